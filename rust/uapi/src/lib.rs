@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The control interface of `/dev/agentzip`, defined once for the module and for the controller.
+//!
+//! Kbuild compiles this file into the module, cargo compiles it into the `agentzip-uapi` crate.
+//! The C view of the same interface is `Documentation/ABI/agentzip.h`.
+//!
+//! Every argument structure starts with nothing but fixed-size fields and has explicit padding.
+//! Its size is part of the ioctl number and versions it: the kernel dispatches on the ioctl's
+//! *number* only, accepts a longer structure when the bytes it does not know are zero (else
+//! `E2BIG`) and refuses one shorter than the first version (`EINVAL`). Reserved fields must be zero.
+
+#![cfg_attr(not(CONFIG_RUST), no_std)]
+#![forbid(unsafe_code)]
+
+/// Version of this interface, reported by [`Info::abi_version`].
+pub const ABI_VERSION: u32 = 1;
+
+/// Path of the control device.
+pub const DEVICE_PATH: &str = "/dev/agentzip";
+
+/// Root of the module's sysfs tree.
+pub const SYSFS_PATH: &str = "/sys/kernel/agentzip";
+
+/// ioctl type ("magic") byte.
+pub const IOC_MAGIC: u32 = 0xA2;
+
+/// Longest template, group or domain name in bytes, without the terminating NUL.
+pub const NAME_MAX: usize = 47;
+
+/// Size of a name field: NUL-padded bytes, at least one NUL at the end.
+pub const NAME_LEN: usize = NAME_MAX + 1;
+
+/// Most address ranges in one [`TemplateAdd`].
+pub const MAX_RANGES: u32 = 65_536;
+
+/// A name field: ASCII letters, digits, `.`, `_`, `-`; NUL-padded.
+pub type Name = [u8; NAME_LEN];
+
+/// Builds a name field.
+///
+/// Returns `None` when `text` is empty, longer than [`NAME_MAX`], or has a character other than
+/// ASCII letters, digits, `.`, `_` and `-`, or starts with a dot (names become directory names).
+pub fn name_from_str(text: &str) -> Option<Name> {
+    let bytes = text.as_bytes();
+    let mut name = [0; NAME_LEN];
+    name.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    name_as_str(&name).map(|_| name)
+}
+
+/// Reads a name field back; `None` when it breaks the rules of [`name_from_str`].
+pub fn name_as_str(name: &Name) -> Option<&str> {
+    let len = name.iter().position(|&b| b == 0)?;
+    let (text, padding) = name.split_at(len);
+    let legal = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if text.is_empty()
+        || text.len() > NAME_MAX
+        || text.first() == Some(&b'.')
+        || !text.iter().all(legal)
+        || !padding.iter().all(|&b| b == 0)
+    {
+        return None;
+    }
+    core::str::from_utf8(text).ok()
+}
+
+/// Name of the domain that is meant when a name field is all zero.
+pub const DEFAULT_DOMAIN: &str = "default";
+
+/// What the agent of a sandbox is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// A tool runs.
+    Running = 0,
+    /// The agent waits for the LLM; its pages may be made small.
+    Waiting = 1,
+    /// The LLM answers; pages come back.
+    Resuming = 2,
+}
+
+impl Phase {
+    /// Every phase, in the order of its number.
+    pub const ALL: [Phase; 3] = [Phase::Running, Phase::Waiting, Phase::Resuming];
+
+    /// The name in sysfs and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Running => "running",
+            Phase::Waiting => "waiting",
+            Phase::Resuming => "resuming",
+        }
+    }
+
+    /// The phase with this number.
+    pub fn from_raw(raw: u32) -> Option<Phase> {
+        Self::ALL.into_iter().find(|&p| p as u32 == raw)
+    }
+
+    /// The phase with this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Phase> {
+        Self::ALL.into_iter().find(|p| p.name() == name)
+    }
+}
+
+/// How an entry encodes its page. Indexes [`PageStats::pages`] and [`PageStats::bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Representation {
+    /// One 8-byte word, repeated.
+    Fill = 0,
+    /// Equal to a template page.
+    Ref = 1,
+    /// Changed runs of words against a template page.
+    Delta = 2,
+    /// The same, compressed with zstd.
+    DeltaZstd = 3,
+    /// The page by itself, compressed with zstd.
+    Zstd = 4,
+}
+
+/// Length of the per-representation arrays; unused positions are zero.
+pub const REPRESENTATION_SLOTS: usize = 16;
+
+impl Representation {
+    /// Every representation, in the order of its number.
+    pub const ALL: [Representation; 5] = [
+        Representation::Fill,
+        Representation::Ref,
+        Representation::Delta,
+        Representation::DeltaZstd,
+        Representation::Zstd,
+    ];
+
+    /// The name in sysfs, tracepoints and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Representation::Fill => "fill",
+            Representation::Ref => "ref",
+            Representation::Delta => "delta",
+            Representation::DeltaZstd => "delta_zstd",
+            Representation::Zstd => "zstd",
+        }
+    }
+}
+
+/// A half-open range of user addresses, page aligned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Range {
+    /// First byte.
+    pub start: u64,
+    /// Byte after the last; greater than `start`.
+    pub end: u64,
+}
+
+/// Argument of `INFO`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Info {
+    /// Out: [`ABI_VERSION`] of the module.
+    pub abi_version: u32,
+    /// Out: 1 while the hooks are armed.
+    pub armed: u32,
+    /// Out: 1 while stores are accepted (the `enabled` file).
+    pub enabled: u32,
+    /// Out: 1 after `DRAIN` or `DISARM`, until the next `ARM`.
+    pub draining: u32,
+}
+
+/// Argument of `TEMPLATE_ADD`: registers pages of a live process.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TemplateAdd {
+    /// Process that holds the pages (in the caller's pid namespace); it should be stopped.
+    pub pid: i32,
+    /// Must be 0.
+    pub flags: u32,
+    /// User address of an array of [`Range`], sorted, not overlapping.
+    pub ranges: u64,
+    /// Length of that array, 1 to [`MAX_RANGES`].
+    pub nr_ranges: u32,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Name, unique among templates.
+    pub name: Name,
+    /// Trust domain; all zero means [`DEFAULT_DOMAIN`].
+    pub domain: Name,
+    /// Out: pages kept by reference, which cost nothing while the process lives.
+    pub pages_referenced: u64,
+    /// Out: pages that had to be copied.
+    pub pages_copied: u64,
+    /// Out: pages in the ranges that were skipped: absent, swapped out, zero, file-backed, shared,
+    /// KSM, hugetlb or device pages, and those beyond the eighth of one page index.
+    pub pages_skipped: u64,
+}
+
+/// Argument of `TEMPLATE_REMOVE`. `EBUSY` while sandboxes or entries use it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TemplateRemove {
+    /// Which.
+    pub name: Name,
+    /// Out, on `EBUSY`: sandboxes (attached, or detached with entries) that use it.
+    pub users: u64,
+}
+
+/// Argument of `SANDBOX_ATTACH`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SandboxAttach {
+    /// Open file descriptor of a cgroup v2 directory.
+    pub cgroup_fd: i32,
+    /// Must be 0.
+    pub flags: u32,
+    /// Template that the sandbox was cloned from.
+    pub template: Name,
+    /// Group; all zero means a group of the template's own name.
+    pub group: Name,
+    /// Trust domain; all zero means [`DEFAULT_DOMAIN`]. Must be the template's (`EPERM`).
+    pub domain: Name,
+    /// Out: id of the cgroup, the name of its directory below `sandboxes/`.
+    pub cgroup_id: u64,
+}
+
+/// Argument of `SANDBOX_DETACH`: new stores stop, entries stay loadable.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SandboxDetach {
+    /// Which.
+    pub cgroup_id: u64,
+    /// Out: entries that the sandbox still has.
+    pub entries: u64,
+}
+
+/// Argument of `SANDBOX_PHASE`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SandboxPhase {
+    /// Which.
+    pub cgroup_id: u64,
+    /// A [`Phase`].
+    pub phase: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// Counters about pages, kept for each sandbox and for the whole store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PageStats {
+    /// Entries now, by [`Representation`].
+    pub pages: [u64; REPRESENTATION_SLOTS],
+    /// Their payload bytes, headers included, rounding not, by [`Representation`].
+    pub bytes: [u64; REPRESENTATION_SLOTS],
+    /// Pages stored since the start.
+    pub stores: u64,
+    /// Pages loaded since the start.
+    pub loads: u64,
+    /// Entries that died since the start (slot freed, stored again, or taken over by the host).
+    pub erased: u64,
+    /// Pages declined because no representation paid.
+    pub declined_incompressible: u64,
+    /// Pages declined because memory for a payload or for the table was missing.
+    pub declined_nomem: u64,
+    /// Pages declined because the sandbox was detached, or stores were switched off, between hook
+    /// and store.
+    pub declined_detached: u64,
+    /// Loads that failed a check: `EIO`, never wrong bytes.
+    pub load_errors: u64,
+    /// Pages stored since the start whose index the template has.
+    pub template_backed: u64,
+    /// Nanoseconds spent in encoding, declined pages and the wait for scratch included.
+    pub encode_ns: u64,
+    /// Nanoseconds spent in decoding.
+    pub decode_ns: u64,
+}
+
+/// Argument of `STATS`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Stats {
+    /// In: 0 for the whole store, else the cgroup id of a sandbox.
+    pub cgroup_id: u64,
+    /// Out.
+    pub page: PageStats,
+    /// Out, whole store only: what it occupies.
+    pub memory: MemoryStats,
+}
+
+/// What the store occupies, in bytes; every byte is in exactly one field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct MemoryStats {
+    /// Pages of the payload pool (zsmalloc), holes and rounding included.
+    pub pool: u64,
+    /// Handles of the payload pool (slab).
+    pub handles: u64,
+    /// Slot table.
+    pub table: u64,
+    /// Template pages that live only because the module holds them.
+    pub template_pages: u64,
+    /// Template indexes.
+    pub template_index: u64,
+    /// Per-CPU scratch pages and codec contexts; does not grow with the number of sandboxes.
+    pub scratch: u64,
+    /// Sandbox and template objects.
+    pub objects: u64,
+}
+
+impl MemoryStats {
+    /// The sum of all fields.
+    pub fn total(&self) -> u64 {
+        self.pool
+            + self.handles
+            + self.table
+            + self.template_pages
+            + self.template_index
+            + self.scratch
+            + self.objects
+    }
+}
+
+/// Argument of `DRAIN`: stops new stores and waits for those under way.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Drain {
+    /// Out: entries left; they go as their slots are freed (swapoff frees all).
+    pub entries: u64,
+}
+
+const fn ioc(dir: u32, nr: u32, size: usize) -> u32 {
+    (dir << 30) | ((size as u32) << 16) | (IOC_MAGIC << 8) | nr
+}
+
+/// ioctl numbers: the lowest byte of the command of the same name.
+pub mod nr {
+    /// See [`super::INFO`].
+    pub const INFO: u32 = 0x00;
+    /// See [`super::ARM`].
+    pub const ARM: u32 = 0x01;
+    /// See [`super::DISARM`].
+    pub const DISARM: u32 = 0x02;
+    /// See [`super::TEMPLATE_ADD`].
+    pub const TEMPLATE_ADD: u32 = 0x10;
+    /// See [`super::TEMPLATE_REMOVE`].
+    pub const TEMPLATE_REMOVE: u32 = 0x11;
+    /// See [`super::SANDBOX_ATTACH`].
+    pub const SANDBOX_ATTACH: u32 = 0x20;
+    /// See [`super::SANDBOX_DETACH`].
+    pub const SANDBOX_DETACH: u32 = 0x21;
+    /// See [`super::SANDBOX_PHASE`].
+    pub const SANDBOX_PHASE: u32 = 0x22;
+    /// See [`super::STATS`].
+    pub const STATS: u32 = 0x30;
+    /// See [`super::DRAIN`].
+    pub const DRAIN: u32 = 0x31;
+}
+
+/// Reports version and state: [`Info`].
+pub const INFO: u32 = ioc(2, nr::INFO, size_of::<Info>());
+/// Installs the hooks, ends draining; no argument. `EBUSY` when another user redirects one of the
+/// functions, `EALREADY` when armed.
+pub const ARM: u32 = ioc(0, nr::ARM, 0);
+/// Removes the hooks; no argument. `EBUSY` while entries exist, `EALREADY` when not armed.
+pub const DISARM: u32 = ioc(0, nr::DISARM, 0);
+/// See [`TemplateAdd`].
+pub const TEMPLATE_ADD: u32 = ioc(3, nr::TEMPLATE_ADD, size_of::<TemplateAdd>());
+/// See [`TemplateRemove`].
+pub const TEMPLATE_REMOVE: u32 = ioc(3, nr::TEMPLATE_REMOVE, size_of::<TemplateRemove>());
+/// See [`SandboxAttach`].
+pub const SANDBOX_ATTACH: u32 = ioc(3, nr::SANDBOX_ATTACH, size_of::<SandboxAttach>());
+/// See [`SandboxDetach`].
+pub const SANDBOX_DETACH: u32 = ioc(3, nr::SANDBOX_DETACH, size_of::<SandboxDetach>());
+/// See [`SandboxPhase`].
+pub const SANDBOX_PHASE: u32 = ioc(1, nr::SANDBOX_PHASE, size_of::<SandboxPhase>());
+/// See [`Stats`].
+pub const STATS: u32 = ioc(3, nr::STATS, size_of::<Stats>());
+/// See [`Drain`].
+pub const DRAIN: u32 = ioc(2, nr::DRAIN, size_of::<Drain>());
+
+// Layout: no implicit padding anywhere, so that no kernel byte leaks and both sides agree.
+const _: () = {
+    assert!(size_of::<Range>() == 16);
+    assert!(size_of::<Info>() == 16);
+    assert!(size_of::<TemplateAdd>() == 24 + 2 * NAME_LEN + 24);
+    assert!(size_of::<TemplateRemove>() == NAME_LEN + 8);
+    assert!(size_of::<SandboxAttach>() == 8 + 3 * NAME_LEN + 8);
+    assert!(size_of::<SandboxDetach>() == 16);
+    assert!(size_of::<SandboxPhase>() == 16);
+    assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 10));
+    assert!(size_of::<MemoryStats>() == 56);
+    assert!(size_of::<Stats>() == 8 + size_of::<PageStats>() + size_of::<MemoryStats>());
+    assert!(size_of::<Drain>() == 8);
+    assert!(NAME_LEN % 8 == 0);
+};
