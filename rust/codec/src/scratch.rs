@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Buffers of the codec, owned by the caller.
+
+use super::delta::MAX_SPLIT;
+use super::zstd::FRAME_BUFFER;
+
+/// Buffers for one [`encode`](super::encode) or [`decode`](super::decode) at a time.
+///
+/// Plain bytes: all zero is a valid value, and what an earlier call left behind does not matter.
+/// About 9 KiB, too large for a kernel stack.
+pub struct Scratch {
+    /// A split change stream.
+    pub(super) stream: [u8; MAX_SPLIT],
+    /// A zstd frame.
+    pub(super) frame: [u8; FRAME_BUFFER],
+}
+
+impl Scratch {
+    /// Buffers ready for use.
+    pub const fn new() -> Self {
+        Self {
+            stream: [0; MAX_SPLIT],
+            frame: [0; FRAME_BUFFER],
+        }
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
