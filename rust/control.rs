@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What user space can do: arm and disarm, templates, sandboxes, phases, drain, statistics.
+//!
+//! Every function takes the control lock, changes everything or nothing, and may sleep.
+
+use kernel::prelude::*;
+use kernel::sync::atomic::{Acquire, Atomic, Release};
+use kernel::sync::rcu;
+use kernel::sync::Arc;
+
+use crate::bindings;
+use crate::id_table::synchronize_readers;
+use crate::sandbox::Sandbox;
+use crate::state::State;
+use crate::store_policy::Owner;
+use crate::sysfs;
+use crate::template::Template;
+use crate::uapi::{self, Name, Phase};
+
+/// Deepest cgroup that can be attached, in levels below the root.
+const MAX_DEPTH: usize = 64;
+
+fn set(flag: &Atomic<u32>, on: bool) {
+    flag.store(on.into(), Release);
+}
+
+/// Installs the hooks and pins the module. Ends draining. Arming twice is `EALREADY`.
+pub(crate) fn arm(state: &State) -> Result {
+    let control = state.control.lock();
+    if control.stuck {
+        return Err(EBUSY);
+    }
+    if state.armed.load(Acquire) != 0 {
+        set(&state.draining, false);
+        return Err(EALREADY);
+    }
+    // SAFETY: May sleep, as we may.
+    kernel::error::to_result(unsafe { bindings::agentzip_hooks_arm() })?;
+    set(&state.draining, false);
+    set(&state.armed, true);
+    pr_info!("armed\n");
+    Ok(())
+}
+
+/// Removes the hooks and unpins the module.
+///
+/// # Errors
+///
+/// `EBUSY` while entries exist; `EALREADY` when not armed. When a hook cannot be removed the module
+/// stays pinned for ever.
+pub(crate) fn disarm(state: &State) -> Result {
+    let mut control = state.control.lock();
+    if state.armed.load(Acquire) == 0 {
+        return Err(EALREADY);
+    }
+    if control.stuck {
+        return Err(EBUSY);
+    }
+    // No store may add an entry between the check and the removal of the hooks.
+    let was_draining = state.draining.load(Acquire) != 0;
+    set(&state.draining, true);
+    synchronize_readers();
+    if !state.table.is_empty() {
+        set(&state.draining, was_draining);
+        return Err(EBUSY);
+    }
+    // SAFETY: May sleep, as we may.
+    let result = kernel::error::to_result(unsafe { bindings::agentzip_hooks_disarm() });
+    if let Err(error) = result {
+        control.stuck = true;
+        pr_err!("disarm: a hook cannot be removed; the module stays loaded until reboot\n");
+        return Err(error);
+    }
+    set(&state.armed, false);
+    pr_info!("disarmed\n");
+    Ok(())
+}
+
+/// Stops new stores, waits for those under way and returns the number of entries left.
+pub(crate) fn drain(state: &State) -> u64 {
+    let _control = state.control.lock();
+    set(&state.draining, true);
+    // Handlers that saw the former state are RCU readers, the stores they began are in flight.
+    synchronize_readers();
+    state.table.entries()
+}
+
+/// The name, or `instead` when all its bytes are zero. `EINVAL` for an illegal one.
+fn name_or(name: &Name, instead: Option<&Name>) -> Result<Name> {
+    if let (true, Some(instead)) = (name.iter().all(|&b| b == 0), instead) {
+        return Ok(*instead);
+    }
+    uapi::name_as_str(name).ok_or(EINVAL)?;
+    Ok(*name)
+}
+
+fn default_domain() -> Result<Name> {
+    uapi::name_from_str(uapi::DEFAULT_DOMAIN).ok_or(EINVAL)
+}
+
+fn find_template(state: &State, name: &Name) -> Option<usize> {
+    let rcu = rcu::read_lock();
+    let mut found = None;
+    state.templates.for_each(&rcu, |id, template| {
+        if template.name == *name {
+            found = Some(id);
+        }
+    });
+    found
+}
+
+fn count_users(state: &State, template_id: usize) -> u64 {
+    let rcu = rcu::read_lock();
+    let mut users = 0;
+    state.sandboxes.for_each(&rcu, |_, sandbox| {
+        users += u64::from(sandbox.template_id == template_id);
+    });
+    users
+}
+
+/// Sandboxes, attached or not, that use a template.
+pub(crate) fn template_users(state: &State, template_id: usize) -> u64 {
+    count_users(state, template_id)
+}
+
+/// Registers pages of a process as a template; fills the output fields of `arg`.
+///
+/// # Errors
+///
+/// `EEXIST` when the name is taken; see [`Template::scan`] for the others.
+pub(crate) fn template_add(
+    state: &State,
+    arg: &mut uapi::TemplateAdd,
+    ranges: &[uapi::Range],
+) -> Result {
+    let name = name_or(&arg.name, None)?;
+    let domain = name_or(&arg.domain, Some(&default_domain()?))?;
+    let _control = state.control.lock();
+    if find_template(state, &name).is_some() {
+        return Err(EEXIST);
+    }
+    let id = state.templates.free_id()?;
+    // The directory comes first; until the id is filled its files say ENODEV.
+    let node = sysfs::add_template(id, &name)?;
+    let template = Template::scan(arg.pid, ranges, name, domain, node)?;
+    arg.pages_referenced = template.pages_referenced();
+    arg.pages_copied = template.pages_copied();
+    arg.pages_skipped = template.skipped;
+    let template = Arc::new(template, GFP_KERNEL)?;
+    state.templates.fill(id, template);
+    // SAFETY: May be called at any time while the module is loaded.
+    unsafe { bindings::agentzip_worker_kick() };
+    Ok(())
+}
+
+/// Removes a template; on `EBUSY`, `arg.users` says how many sandboxes use it.
+pub(crate) fn template_remove(state: &State, arg: &mut uapi::TemplateRemove) -> Result {
+    let name = name_or(&arg.name, None)?;
+    let _control = state.control.lock();
+    tidy_sandboxes(state);
+    let id = find_template(state, &name).ok_or(ENOENT)?;
+    arg.users = count_users(state, id);
+    if arg.users != 0 {
+        return Err(EBUSY);
+    }
+    if let Some(template) = state.templates.take(id) {
+        synchronize_readers();
+        drop(template);
+    }
+    Ok(())
+}
+
+/// Makes a cgroup a sandbox; fills `arg.cgroup_id`.
+///
+/// # Errors
+///
+/// `EINVAL` for an illegal name; `EBADF` and others of the descriptor; `EOPNOTSUPP` for the root and
+/// for a cgroup without the memory controller; `E2BIG` for one deeper than [`MAX_DEPTH`]; `ENOENT`
+/// for an unknown template; `EPERM` when the template belongs to another domain; `EEXIST` when the
+/// cgroup, one above or one below it is attached already; `EBUSY` when entries remain from an
+/// attachment with another template or group; `ENOSPC` when there are too many sandboxes.
+pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttach) -> Result {
+    let template_name = name_or(&arg.template, None)?;
+    let group = name_or(&arg.group, Some(&template_name))?;
+    let domain = name_or(&arg.domain, Some(&default_domain()?))?;
+
+    let mut ids = KVec::from_elem(0u64, MAX_DEPTH, GFP_KERNEL)?;
+    // SAFETY: The array has room for what is asked.
+    let count = unsafe {
+        bindings::agentzip_cgroup_ids(arg.cgroup_fd, ids.as_mut_ptr(), MAX_DEPTH as c_int)
+    };
+    kernel::error::to_result(count.min(0))?;
+    ids.truncate(count as usize);
+    let (&cgroup_id, ancestors) = ids.split_first().ok_or(EBADF)?;
+
+    let _control = state.control.lock();
+    tidy_sandboxes(state);
+    let template_id = find_template(state, &template_name).ok_or(ENOENT)?;
+    let mut former = None;
+    {
+        let rcu = rcu::read_lock();
+        let template = state.templates.get(template_id, &rcu).ok_or(ENOENT)?;
+        if template.domain != domain {
+            return Err(EPERM);
+        }
+        if ids.iter().any(|&id| state.registry.get(id, &rcu).is_some()) {
+            return Err(EEXIST);
+        }
+        let mut below = false;
+        state.sandboxes.for_each(&rcu, |id, sandbox| {
+            below |= sandbox.is_attached() && sandbox.ancestors.contains(&cgroup_id);
+            if sandbox.cgroup_id == cgroup_id {
+                former = Some((
+                    id,
+                    sandbox.template_id == template_id && sandbox.group == group,
+                ));
+            }
+        });
+        if below {
+            return Err(EEXIST);
+        }
+    }
+    let id = match former {
+        // Detached, with entries: it comes back to life.
+        Some((id, true)) => id,
+        Some((_, false)) => return Err(EBUSY),
+        None => add_sandbox(state, cgroup_id, ancestors, template_id, group, domain)?,
+    };
+    let owner = Owner::new(id as u16).ok_or(ENOSPC)?;
+    let result = state.registry.insert(cgroup_id, owner);
+    {
+        let rcu = rcu::read_lock();
+        if let Some(sandbox) = state.sandboxes.get(id, &rcu) {
+            sandbox.set_attached(result.is_ok());
+        }
+    }
+    arg.cgroup_id = cgroup_id;
+    // A sandbox that was not registered after all is reaped like a detached one.
+    // SAFETY: May be called at any time while the module is loaded.
+    unsafe { bindings::agentzip_worker_kick() };
+    result
+}
+
+/// Makes the object of a sandbox that is not registered yet; returns its id.
+fn add_sandbox(
+    state: &State,
+    cgroup_id: u64,
+    ancestors: &[u64],
+    template_id: usize,
+    group: Name,
+    domain: Name,
+) -> Result<usize> {
+    let mut ancestor_ids = KVec::with_capacity(ancestors.len(), GFP_KERNEL)?;
+    ancestor_ids.extend_from_slice(ancestors, GFP_KERNEL)?;
+    let id = state.sandboxes.free_id()?;
+    let template = state.templates.share(template_id).ok_or(ENOENT)?;
+    let node = sysfs::add_sandbox(id, cgroup_id)?;
+    let sandbox = Arc::new(
+        Sandbox::new(
+            cgroup_id,
+            ancestor_ids,
+            template,
+            template_id,
+            group,
+            domain,
+            node,
+        ),
+        GFP_KERNEL,
+    )?;
+    state.sandboxes.fill(id, sandbox);
+    Ok(id)
+}
+
+/// Calls `f` with the sandbox of a cgroup, attached or not.
+fn with_sandbox<R>(state: &State, cgroup_id: u64, f: impl FnOnce(&Sandbox) -> R) -> Result<R> {
+    let rcu = rcu::read_lock();
+    let mut found = None;
+    state.sandboxes.for_each(&rcu, |id, sandbox| {
+        if sandbox.cgroup_id == cgroup_id {
+            found = Some(id);
+        }
+    });
+    let sandbox = found
+        .and_then(|id| state.sandboxes.get(id, &rcu))
+        .ok_or(ENOENT)?;
+    Ok(f(sandbox))
+}
+
+/// Stops new stores of a sandbox; its entries stay loadable. Fills `arg.entries`.
+pub(crate) fn sandbox_detach(state: &State, arg: &mut uapi::SandboxDetach) -> Result {
+    let _control = state.control.lock();
+    with_sandbox(state, arg.cgroup_id, |sandbox| {
+        if !sandbox.is_attached() {
+            return Err(ENOENT);
+        }
+        sandbox.set_attached(false);
+        Ok(())
+    })??;
+    state.registry.remove(arg.cgroup_id);
+    // Stores that began before end here, so that the count is true.
+    synchronize_readers();
+    arg.entries = with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.entries.get())?;
+    // SAFETY: May be called at any time while the module is loaded.
+    unsafe { bindings::agentzip_worker_kick() };
+    Ok(())
+}
+
+/// Notes what the agent of a sandbox is doing.
+pub(crate) fn sandbox_phase(state: &State, arg: &uapi::SandboxPhase) -> Result {
+    if arg.reserved != 0 {
+        return Err(EINVAL);
+    }
+    let phase = Phase::from_raw(arg.phase).ok_or(EINVAL)?;
+    with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.set_phase(phase))?
+}
+
+/// What the store occupies.
+pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
+    let rcu = rcu::read_lock();
+    let mut stats = uapi::MemoryStats {
+        pool: state.pool.bytes(),
+        handles: state.pool.handle_bytes(),
+        table: state.table.bytes(),
+        scratch: state.scratch.bytes(),
+        objects: state.sandboxes.bytes() + state.templates.bytes(),
+        ..Default::default()
+    };
+    state.templates.for_each(&rcu, |_, template| {
+        stats.template_pages += template.page_bytes();
+        stats.template_index += template.index_bytes();
+        stats.objects += size_of::<Template>() as u64;
+    });
+    state.sandboxes.for_each(&rcu, |_, _| {
+        stats.objects += size_of::<Sandbox>() as u64;
+    });
+    stats
+}
+
+/// Statistics of a sandbox, or with cgroup id 0 of the whole store.
+pub(crate) fn stats(state: &State, arg: &mut uapi::Stats) -> Result {
+    if arg.cgroup_id == 0 {
+        arg.page = state.counters.snapshot();
+        arg.memory = memory(state);
+    } else {
+        arg.page = with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.counters.snapshot())?;
+        arg.memory = uapi::MemoryStats::default();
+    }
+    Ok(())
+}
+
+/// The worker's round: detaches sandboxes whose cgroup was removed, frees detached ones without
+/// entries, adopts unmapped template pages. Returns whether there will be more to do.
+pub(crate) fn housekeeping(state: &State) -> bool {
+    let _control = state.control.lock();
+    tidy_sandboxes(state);
+    let mut more = !state.registry.is_empty();
+    for id in 0..state.templates.capacity() {
+        if let Some(template) = state.templates.share(id) {
+            template.adopt_unmapped();
+            more = true;
+        }
+    }
+    more
+}
+
+/// Detaches sandboxes whose cgroup was removed and frees detached ones without entries. The caller
+/// holds the control lock.
+fn tidy_sandboxes(state: &State) {
+    detach_removed(state);
+    reap_sandboxes(state);
+}
+
+fn detach_removed(state: &State) {
+    for id in 0..state.sandboxes.capacity() {
+        let Some(sandbox) = state.sandboxes.share(id) else {
+            continue;
+        };
+        // SAFETY: May sleep, as we may.
+        if sandbox.is_attached() && !unsafe { bindings::agentzip_cgroup_exists(sandbox.cgroup_id) }
+        {
+            sandbox.set_attached(false);
+            state.registry.remove(sandbox.cgroup_id);
+        }
+    }
+}
+
+fn reap_sandboxes(state: &State) {
+    let mut detached = KVec::new();
+    {
+        let rcu = rcu::read_lock();
+        state.sandboxes.for_each(&rcu, |id, sandbox| {
+            if !sandbox.is_attached() && sandbox.entries.get() == 0 {
+                // Without memory the next round takes it.
+                let _ = detached.push(id, GFP_NOWAIT);
+            }
+        });
+    }
+    if detached.is_empty() {
+        return;
+    }
+    // A store that found the sandbox before it was detached may still add an entry.
+    synchronize_readers();
+    for &id in detached.iter() {
+        let dead = {
+            let rcu = rcu::read_lock();
+            state
+                .sandboxes
+                .get(id, &rcu)
+                .is_some_and(|sandbox| sandbox.entries.get() == 0)
+        };
+        if !dead {
+            continue;
+        }
+        if let Some(sandbox) = state.sandboxes.take(id) {
+            synchronize_readers();
+            drop(sandbox);
+        }
+    }
+}

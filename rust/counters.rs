@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters about pages, kept once for the whole store and once for each sandbox.
+//!
+//! All are relaxed atomics: each is exact by itself, a reader sees no common instant.
+
+use kernel::sync::atomic::{Atomic, Relaxed};
+
+use crate::codec::Representation;
+use crate::uapi;
+
+/// A number that goes up and down; never below zero once all updates are through.
+pub(crate) struct Counter(Atomic<u64>);
+
+impl Counter {
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    pub(crate) fn add(&self, n: u64) {
+        self.0.add(n, Relaxed);
+    }
+
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.add(n.wrapping_neg(), Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Number of representations.
+pub(crate) const REPRESENTATIONS: usize = uapi::Representation::ALL.len();
+
+// The codec and the control interface number the representations alike.
+const _: () = {
+    assert!(Representation::Fill as u32 == uapi::Representation::Fill as u32);
+    assert!(Representation::Ref as u32 == uapi::Representation::Ref as u32);
+    assert!(Representation::Delta as u32 == uapi::Representation::Delta as u32);
+    assert!(Representation::DeltaZstd as u32 == uapi::Representation::DeltaZstd as u32);
+    assert!(Representation::Zstd as u32 == uapi::Representation::Zstd as u32);
+    assert!(REPRESENTATIONS <= uapi::REPRESENTATION_SLOTS);
+};
+
+/// Why a page was declined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decline {
+    /// No representation pays.
+    Incompressible,
+    /// No memory for a payload or for the table.
+    NoMemory,
+    /// The sandbox was detached, or stores were switched off, after the hook had decided.
+    Detached,
+}
+
+/// The counters; their meaning is documented at [`uapi::PageStats`].
+pub(crate) struct Counters {
+    pages: [Counter; REPRESENTATIONS],
+    bytes: [Counter; REPRESENTATIONS],
+    /// Pages stored since the start.
+    pub(crate) stores: Counter,
+    /// Pages loaded since the start.
+    pub(crate) loads: Counter,
+    /// Entries that died since the start.
+    pub(crate) erased: Counter,
+    declined_incompressible: Counter,
+    declined_nomem: Counter,
+    declined_detached: Counter,
+    /// Loads that failed a check.
+    pub(crate) load_errors: Counter,
+    /// Stored pages whose index the template has.
+    pub(crate) template_backed: Counter,
+    /// Time in encoding, ns.
+    pub(crate) encode_ns: Counter,
+    /// Time in decoding, ns.
+    pub(crate) decode_ns: Counter,
+}
+
+impl Counters {
+    pub(crate) const fn new() -> Self {
+        Self {
+            pages: [const { Counter::new() }; REPRESENTATIONS],
+            bytes: [const { Counter::new() }; REPRESENTATIONS],
+            stores: Counter::new(),
+            loads: Counter::new(),
+            erased: Counter::new(),
+            declined_incompressible: Counter::new(),
+            declined_nomem: Counter::new(),
+            declined_detached: Counter::new(),
+            load_errors: Counter::new(),
+            template_backed: Counter::new(),
+            encode_ns: Counter::new(),
+            decode_ns: Counter::new(),
+        }
+    }
+
+    /// An entry came into being.
+    pub(crate) fn stored(&self, representation: Representation, len: usize) {
+        self.stores.add(1);
+        if let Some(pages) = self.pages.get(representation as usize) {
+            pages.add(1);
+        }
+        if let Some(bytes) = self.bytes.get(representation as usize) {
+            bytes.add(len as u64);
+        }
+    }
+
+    /// An entry died.
+    pub(crate) fn erased(&self, representation: Representation, len: usize) {
+        self.erased.add(1);
+        if let Some(pages) = self.pages.get(representation as usize) {
+            pages.sub(1);
+        }
+        if let Some(bytes) = self.bytes.get(representation as usize) {
+            bytes.sub(len as u64);
+        }
+    }
+
+    /// Pages were declined.
+    pub(crate) fn declined(&self, why: Decline, pages: usize) {
+        match why {
+            Decline::Incompressible => &self.declined_incompressible,
+            Decline::NoMemory => &self.declined_nomem,
+            Decline::Detached => &self.declined_detached,
+        }
+        .add(pages as u64);
+    }
+
+    /// The counters as the control interface shows them.
+    pub(crate) fn snapshot(&self) -> uapi::PageStats {
+        let mut stats = uapi::PageStats {
+            stores: self.stores.get(),
+            loads: self.loads.get(),
+            erased: self.erased.get(),
+            declined_incompressible: self.declined_incompressible.get(),
+            declined_nomem: self.declined_nomem.get(),
+            declined_detached: self.declined_detached.get(),
+            load_errors: self.load_errors.get(),
+            template_backed: self.template_backed.get(),
+            encode_ns: self.encode_ns.get(),
+            decode_ns: self.decode_ns.get(),
+            ..Default::default()
+        };
+        for (out, counter) in stats.pages.iter_mut().zip(&self.pages) {
+            *out = counter.get();
+        }
+        for (out, counter) in stats.bytes.iter_mut().zip(&self.bytes) {
+            *out = counter.get();
+        }
+        stats
+    }
+}

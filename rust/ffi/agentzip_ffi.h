@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The border between the Rust and the C half of the module.
+ *
+ * C is here only for what the kernel offers as macros, inline functions, ftrace
+ * ops or tracepoints. Functions named agentzip_rs_*() are written in Rust; all
+ * others in the C file named above them. bindgen reads this header, so both
+ * halves agree on every type.
+ */
+#ifndef AGENTZIP_FFI_H
+#define AGENTZIP_FFI_H
+
+#include <linux/types.h>
+
+struct folio;
+struct page;
+struct mem_cgroup;
+struct mm_struct;
+
+/* ---- hooks.c: interposing on the zswap entry points ---- */
+
+/*
+ * Install the hooks, in the order invalidate, load, store. Undone completely
+ * when one step fails. Takes a reference on the module until disarmed; the
+ * caller holds another. May sleep. Returns 0, -EBUSY when another IPMODIFY user
+ * holds one of the functions, or another negative errno.
+ */
+int agentzip_hooks_arm(void);
+
+/*
+ * Remove the hooks in reverse order and wait until no task is between a
+ * handler and the end of a replacement. May sleep. Returns 0, or a negative
+ * errno when a hook could not be removed: then the module must stay for ever.
+ */
+int agentzip_hooks_disarm(void);
+
+/* Wait until every replacement that runs now has returned. May sleep. */
+void agentzip_wait_inflight(void);
+
+/* Call the host's zswap_invalidate(). Any context in which the host may. */
+void agentzip_zswap_invalidate(unsigned long slot);
+
+/* Handlers: preemption is off; they never sleep and never allocate. */
+bool agentzip_rs_store_hook(struct folio *folio);
+bool agentzip_rs_load_hook(struct folio *folio);
+void agentzip_rs_invalidate_hook(unsigned long slot);
+
+/* Replacements: task context, folio locked and in the swap cache. */
+bool agentzip_rs_store(struct folio *folio);
+int agentzip_rs_load(struct folio *folio);
+
+/* ---- mm.c: inline accessors of folios, pages and memory cgroups ---- */
+
+unsigned long agentzip_folio_slot(const struct folio *folio);
+unsigned long agentzip_folio_index(const struct folio *folio);
+unsigned long agentzip_folio_nr_pages(const struct folio *folio);
+void *agentzip_folio_page_address(struct folio *folio, unsigned long i);
+void agentzip_folio_loaded(struct folio *folio);
+void agentzip_folio_failed(struct folio *folio);
+unsigned int agentzip_slot_type(unsigned long slot);
+unsigned long agentzip_slot_offset(unsigned long slot);
+
+/*
+ * The folio's memory cgroup, its parent and its cgroup's id. The caller holds
+ * the RCU read lock (or has preemption off) while it uses the result.
+ */
+struct mem_cgroup *agentzip_folio_memcg(struct folio *folio);
+struct mem_cgroup *agentzip_memcg_parent(struct mem_cgroup *memcg);
+u64 agentzip_memcg_cgroup_id(struct mem_cgroup *memcg);
+
+/*
+ * Id of the cgroup v2 directory behind a file descriptor of the current
+ * process, and the ids of its ancestors, nearest first. Returns how many ids
+ * were written to @ids (at least 1), -E2BIG when there are more than @max, or
+ * a negative errno when the descriptor is no cgroup v2 directory or the cgroup
+ * has no memory controller.
+ */
+int agentzip_cgroup_ids(int fd, u64 *ids, int max);
+
+/* Whether a cgroup with this id exists and was not removed. May sleep. */
+bool agentzip_cgroup_exists(u64 id);
+
+void *agentzip_page_address(struct page *page);
+void agentzip_page_put(struct page *page);
+bool agentzip_page_unmapped(struct page *page);
+void agentzip_page_get(struct page *page);
+/* A copy of @page, off the LRU, charged to nobody; or NULL. May sleep. */
+struct page *agentzip_page_copy(struct page *page);
+unsigned long agentzip_direct_map_base(void);
+unsigned int agentzip_nr_cpu_ids(void);
+
+/* ---- template_scan.c: which pages of a process a template can hold ---- */
+
+struct agentzip_scanned_page {
+	u64 index;		/* page index, as folio->index of a copy will be */
+	struct page *page;	/* one reference is the caller's */
+	u64 copied;		/* 0: kept by reference; 1: a private copy */
+};
+
+/*
+ * Scan [*@addr, @end) of @mm, at most @max pages into @out; advances *@addr.
+ * Adds what it passed over to *@skipped. May sleep; takes mmap_lock for read.
+ * Returns the number of pages written, or -ENOMEM, -EINTR.
+ */
+int agentzip_template_scan(struct mm_struct *mm, unsigned long *addr,
+			   unsigned long end,
+			   struct agentzip_scanned_page *out, unsigned int max,
+			   u64 *skipped);
+
+/*
+ * The mm of process @pid in the caller's pid namespace, to be returned with
+ * mmput(). ERR_PTR(-ESRCH) when there is none.
+ */
+struct mm_struct *agentzip_mm_of_pid(int pid);
+
+/* ---- sysfs.c ---- */
+
+/* What a directory of the tree shows; ids index the tables in Rust. */
+enum agentzip_node_kind {
+	AGENTZIP_NODE_ROOT,
+	AGENTZIP_NODE_STATS,
+	AGENTZIP_NODE_SANDBOX,
+	AGENTZIP_NODE_TEMPLATE,
+};
+
+/*
+ * Every attribute, once: name, mode. X(name, mode). Which directory has which
+ * is in sysfs.c; what they say is in sysfs.rs and Documentation/ABI.
+ */
+#define AGENTZIP_ATTRS(X)			\
+	/* root */				\
+	X(abi_version, 0444)			\
+	X(armed, 0444)				\
+	X(draining, 0444)			\
+	X(enabled, 0644)			\
+	/* stats and sandboxes */		\
+	X(entries, 0444)			\
+	X(stores, 0444)				\
+	X(loads, 0444)				\
+	X(erased, 0444)				\
+	X(declined_incompressible, 0444)	\
+	X(declined_nomem, 0444)			\
+	X(declined_detached, 0444)		\
+	X(load_errors, 0444)			\
+	X(template_backed, 0444)		\
+	X(encode_ns, 0444)			\
+	X(decode_ns, 0444)			\
+	X(pages_fill, 0444)			\
+	X(pages_ref, 0444)			\
+	X(pages_delta, 0444)			\
+	X(pages_delta_zstd, 0444)		\
+	X(pages_zstd, 0444)			\
+	X(bytes_fill, 0444)			\
+	X(bytes_ref, 0444)			\
+	X(bytes_delta, 0444)			\
+	X(bytes_delta_zstd, 0444)		\
+	X(bytes_zstd, 0444)			\
+	/* stats */				\
+	X(memory_pool, 0444)			\
+	X(memory_handles, 0444)			\
+	X(memory_table, 0444)			\
+	X(memory_template_pages, 0444)		\
+	X(memory_template_index, 0444)		\
+	X(memory_scratch, 0444)			\
+	X(memory_objects, 0444)			\
+	X(memory_total, 0444)			\
+	/* sandboxes and templates */		\
+	X(domain, 0444)				\
+	/* sandboxes */				\
+	X(phase, 0644)				\
+	X(template, 0444)			\
+	X(group, 0444)				\
+	X(attached, 0444)			\
+	/* templates */				\
+	X(pages_referenced, 0444)		\
+	X(pages_copied, 0444)			\
+	X(pages_skipped, 0444)			\
+	X(users, 0444)				\
+	X(index_bytes, 0444)			\
+	X(page_bytes, 0444)
+
+#define AGENTZIP_ATTR_ENUM(name, mode) AGENTZIP_ATTR_##name,
+enum agentzip_attr {
+	AGENTZIP_ATTRS(AGENTZIP_ATTR_ENUM)
+	AGENTZIP_ATTR_COUNT
+};
+
+struct agentzip_node;
+
+int agentzip_sysfs_init(void);
+void agentzip_sysfs_exit(void);
+
+/* Creates a directory; NULL when memory or the name is missing. May sleep. */
+struct agentzip_node *agentzip_sysfs_add(enum agentzip_node_kind kind,
+					 unsigned int id, const char *name);
+/* Removes it; waits for readers under way. May sleep. */
+void agentzip_sysfs_remove(struct agentzip_node *node);
+
+/*
+ * Format an attribute into a buffer of a page, or set it from text; returns
+ * the length or a negative errno. Never takes a lock that is held while a
+ * directory is removed: removal waits for these calls.
+ */
+ssize_t agentzip_rs_show(enum agentzip_node_kind kind, unsigned int id,
+			 enum agentzip_attr attr, char *buf);
+ssize_t agentzip_rs_set(enum agentzip_node_kind kind, unsigned int id,
+			enum agentzip_attr attr, const char *buf, size_t len);
+
+/* ---- worker.c: one periodic work item ---- */
+
+/* Run agentzip_rs_housekeeping() in a second, and for as long as it says so. */
+void agentzip_worker_kick(void);
+/* Stop it and wait until it is done. May sleep. */
+void agentzip_worker_stop(void);
+bool agentzip_rs_housekeeping(void);
+
+/* ---- trace.c ---- */
+
+void agentzip_trace_store(u64 cgroup_id, unsigned long slot, u64 index,
+			  int representation, unsigned int len, u64 ns);
+void agentzip_trace_load(u64 cgroup_id, unsigned long slot, int representation,
+			 unsigned int len, int error, u64 ns);
+
+#endif /* AGENTZIP_FFI_H */

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Hooks on the zswap entry points.
+ *
+ * The swap core calls zswap_store(), zswap_load() and zswap_invalidate() for
+ * every page that is swapped out, swapped in and freed, whether zswap is on or
+ * off. We interpose with ftrace as livepatch does (IPMODIFY) and redirect only
+ * where we must; every other page takes the host's own path.
+ *
+ * Context. A handler runs with preemption off: it never sleeps, never
+ * allocates and never calls a hooked function. A replacement runs in the
+ * caller's task context and may sleep.
+ *
+ * Unloading. A task may sleep inside a replacement, so the text must outlive
+ * it. Between a handler's decision and the first instruction of a replacement,
+ * and between a replacement's last srcu_read_unlock() and its return, a task
+ * can only be preempted, which synchronize_rcu_tasks() waits for; in between it
+ * holds agentzip_inflight. Disarming therefore unregisters the ops, then waits
+ * for rcu_tasks (no task is on its way into a replacement any more), then for
+ * SRCU (none is inside one), then for rcu_tasks again (none is on its way out).
+ */
+#include <linux/ftrace.h>
+#include <linux/kprobes.h>
+#include <linux/module.h>
+#include <linux/rcupdate.h>
+#include <linux/srcu.h>
+#include <linux/static_call.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+#include <linux/zswap.h>
+
+#include "agentzip_ffi.h"
+
+DEFINE_STATIC_SRCU(agentzip_inflight);
+
+/*
+ * zswap's entry points have their ENDBR sealed, so an indirect call faults on
+ * IBT hardware. A static call is a direct one; its target is set when arming.
+ */
+static void zswap_invalidate_unresolved(swp_entry_t slot)
+{
+}
+DEFINE_STATIC_CALL(agentzip_zswap_invalidate_call, zswap_invalidate_unresolved);
+
+void agentzip_zswap_invalidate(unsigned long slot)
+{
+	static_call(agentzip_zswap_invalidate_call)((swp_entry_t){ slot });
+}
+
+static bool agentzip_store(struct folio *folio)
+{
+	int idx = srcu_read_lock(&agentzip_inflight);
+	bool ret = agentzip_rs_store(folio);
+
+	srcu_read_unlock(&agentzip_inflight, idx);
+	return ret;
+}
+
+static int agentzip_load(struct folio *folio)
+{
+	int idx = srcu_read_lock(&agentzip_inflight);
+	int ret = agentzip_rs_load(folio);
+
+	srcu_read_unlock(&agentzip_inflight, idx);
+	return ret;
+}
+
+static void notrace store_handler(unsigned long ip, unsigned long parent_ip,
+				  struct ftrace_ops *ops,
+				  struct ftrace_regs *fregs)
+{
+	int bit = ftrace_test_recursion_trylock(ip, parent_ip);
+	struct folio *folio;
+
+	if (WARN_ON_ONCE(bit < 0))
+		return;
+	folio = (struct folio *)ftrace_regs_get_argument(fregs, 0);
+	if (agentzip_rs_store_hook(folio))
+		ftrace_regs_set_instruction_pointer(fregs,
+						    (unsigned long)agentzip_store);
+	ftrace_test_recursion_unlock(bit);
+}
+
+static void notrace load_handler(unsigned long ip, unsigned long parent_ip,
+				 struct ftrace_ops *ops,
+				 struct ftrace_regs *fregs)
+{
+	int bit = ftrace_test_recursion_trylock(ip, parent_ip);
+	struct folio *folio;
+
+	if (WARN_ON_ONCE(bit < 0))
+		return;
+	folio = (struct folio *)ftrace_regs_get_argument(fregs, 0);
+	if (agentzip_rs_load_hook(folio))
+		ftrace_regs_set_instruction_pointer(fregs,
+						    (unsigned long)agentzip_load);
+	ftrace_test_recursion_unlock(bit);
+}
+
+static void notrace invalidate_handler(unsigned long ip,
+				       unsigned long parent_ip,
+				       struct ftrace_ops *ops,
+				       struct ftrace_regs *fregs)
+{
+	int bit = ftrace_test_recursion_trylock(ip, parent_ip);
+
+	if (WARN_ON_ONCE(bit < 0))
+		return;
+	agentzip_rs_invalidate_hook(ftrace_regs_get_argument(fregs, 0));
+	ftrace_test_recursion_unlock(bit);
+}
+
+#define HOOK_FLAGS (FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT)
+
+struct hook {
+	const char *target;
+	unsigned long addr;
+	struct ftrace_ops ops;
+};
+
+/*
+ * In arming order: an entry must never exist that invalidate would miss, and
+ * never be stored before it could be loaded.
+ *
+ * invalidate only observes, yet is IPMODIFY too: a livepatch that replaced the
+ * function would otherwise go unnoticed.
+ */
+static struct hook hooks[] = {
+	{ "zswap_invalidate", 0, { .func = invalidate_handler, .flags = HOOK_FLAGS } },
+	{ "zswap_load", 0, { .func = load_handler, .flags = HOOK_FLAGS } },
+	{ "zswap_store", 0, { .func = store_handler, .flags = HOOK_FLAGS } },
+};
+
+/*
+ * Address of a function's ftrace location: after its ENDBR, where a direct
+ * call may also go. kallsyms is not exported; a kprobe that is registered
+ * disabled resolves the name and touches no text.
+ */
+static int resolve(const char *name, unsigned long *addr)
+{
+	struct kprobe probe = {
+		.symbol_name = name,
+		.flags = KPROBE_FLAG_DISABLED,
+	};
+	int ret = register_kprobe(&probe);
+
+	if (ret)
+		return ret;
+	*addr = (unsigned long)probe.addr;
+	unregister_kprobe(&probe);
+	return 0;
+}
+
+static int hook_install(struct hook *hook)
+{
+	int ret = ftrace_set_filter_ip(&hook->ops, hook->addr, 0, 1);
+
+	if (ret)
+		return ret;
+	ret = register_ftrace_function(&hook->ops);
+	if (ret)
+		ftrace_set_filter_ip(&hook->ops, hook->addr, 1, 0);
+	return ret;
+}
+
+static int hook_uninstall(struct hook *hook)
+{
+	int ret = unregister_ftrace_function(&hook->ops);
+
+	if (!ret)
+		ftrace_set_filter_ip(&hook->ops, hook->addr, 1, 0);
+	return ret;
+}
+
+static void wait_for_replacements(void)
+{
+	synchronize_rcu_tasks();
+	synchronize_srcu(&agentzip_inflight);
+	synchronize_rcu_tasks();
+}
+
+int agentzip_hooks_arm(void)
+{
+	int i, ret;
+
+	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
+		ret = resolve(hooks[i].target, &hooks[i].addr);
+		if (ret) {
+			pr_err("agentzip: arm: cannot find %s (%d)\n",
+			       hooks[i].target, ret);
+			return ret;
+		}
+	}
+	static_call_update(agentzip_zswap_invalidate_call,
+			   (typeof(&zswap_invalidate_unresolved))hooks[0].addr);
+
+	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
+		ret = hook_install(&hooks[i]);
+		if (ret)
+			goto undo;
+	}
+	/* Ours until disarmed: the caller's file holds a reference now. */
+	__module_get(THIS_MODULE);
+	return 0;
+
+undo:
+	pr_err("agentzip: arm: cannot hook %s (%d): %s\n", hooks[i].target, ret,
+	       ret == -EBUSY ? "another user redirects it" : "see ftrace");
+	while (--i >= 0) {
+		int err = hook_uninstall(&hooks[i]);
+
+		if (err) {
+			pr_err("agentzip: arm: cannot unhook %s (%d); the module stays\n",
+			       hooks[i].target, err);
+			__module_get(THIS_MODULE);
+		}
+	}
+	wait_for_replacements();
+	return ret;
+}
+
+int agentzip_hooks_disarm(void)
+{
+	int i, ret;
+
+	for (i = ARRAY_SIZE(hooks) - 1; i >= 0; i--) {
+		ret = hook_uninstall(&hooks[i]);
+		if (ret) {
+			pr_err("agentzip: disarm: cannot unhook %s (%d)\n",
+			       hooks[i].target, ret);
+			return ret;
+		}
+	}
+	wait_for_replacements();
+	module_put(THIS_MODULE);
+	return 0;
+}
+
+void agentzip_wait_inflight(void)
+{
+	synchronize_srcu(&agentzip_inflight);
+}

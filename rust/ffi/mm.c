@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Accessors of folios, pages, swap slots and memory cgroups that the kernel
+ * offers only as macros and inline functions. No policy here.
+ */
+#include <linux/cgroup.h>
+#include <linux/highmem.h>
+#include <linux/memcontrol.h>
+#include <linux/mm.h>
+#include <linux/pagemap.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+
+#include "agentzip_ffi.h"
+
+/* ---- folios ---- */
+
+unsigned long agentzip_folio_slot(const struct folio *folio)
+{
+	return folio->swap.val;
+}
+
+/* Valid in store only: on load folio->index is stale. */
+unsigned long agentzip_folio_index(const struct folio *folio)
+{
+	return folio->index;
+}
+
+unsigned long agentzip_folio_nr_pages(const struct folio *folio)
+{
+	return folio_nr_pages(folio);
+}
+
+/* Kernel address of page @i of @folio: 64-bit kernels have no highmem. */
+void *agentzip_folio_page_address(struct folio *folio, unsigned long i)
+{
+	return page_address(folio_page(folio, i));
+}
+
+/* End of a load that filled @folio. */
+void agentzip_folio_loaded(struct folio *folio)
+{
+	flush_dcache_folio(folio);
+	folio_mark_uptodate(folio);
+	folio_unlock(folio);
+}
+
+/* End of a load that failed: not uptodate, so the reader gets SIGBUS. */
+void agentzip_folio_failed(struct folio *folio)
+{
+	folio_unlock(folio);
+}
+
+/* ---- slots ---- */
+
+unsigned int agentzip_slot_type(unsigned long slot)
+{
+	return swp_type((swp_entry_t){ slot });
+}
+
+unsigned long agentzip_slot_offset(unsigned long slot)
+{
+	return swp_offset((swp_entry_t){ slot });
+}
+
+/* ---- memory cgroups ---- */
+
+struct mem_cgroup *agentzip_folio_memcg(struct folio *folio)
+{
+	return folio_memcg(folio);
+}
+
+struct mem_cgroup *agentzip_memcg_parent(struct mem_cgroup *memcg)
+{
+	return parent_mem_cgroup(memcg);
+}
+
+u64 agentzip_memcg_cgroup_id(struct mem_cgroup *memcg)
+{
+	return cgroup_id(memcg->css.cgroup);
+}
+
+int agentzip_cgroup_ids(int fd, u64 *ids, int max)
+{
+	struct cgroup *cgrp = cgroup_get_from_fd(fd);
+	struct cgroup *c;
+	int n = 0;
+
+	if (IS_ERR(cgrp))
+		return PTR_ERR(cgrp);
+	/* Pages are charged to the nearest memory-controlled ancestor. */
+	rcu_read_lock();
+	if (!cgroup_parent(cgrp) ||
+	    !rcu_access_pointer(cgrp->subsys[memory_cgrp_id]))
+		n = -EOPNOTSUPP;
+	rcu_read_unlock();
+	for (c = cgrp; c && n >= 0; c = cgroup_parent(c)) {
+		if (n == max) {
+			n = -E2BIG;
+			break;
+		}
+		ids[n++] = cgroup_id(c);
+	}
+	cgroup_put(cgrp);
+	return n;
+}
+
+bool agentzip_cgroup_exists(u64 id)
+{
+	struct cgroup *cgrp = cgroup_get_from_id(id);
+	bool online;
+
+	if (IS_ERR(cgrp))
+		return false;
+	online = !cgroup_is_dead(cgrp);
+	cgroup_put(cgrp);
+	return online;
+}
+
+/* ---- pages ---- */
+
+void *agentzip_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+void agentzip_page_put(struct page *page)
+{
+	put_page(page);
+}
+
+/*
+ * No page table maps @page any more. The caller holds a reference. The answer
+ * is stable when true for a page held by reference: without a mapping nobody
+ * can map it again but through the swap cache, and a page that reclaim put
+ * there keeps its contents while we hold it.
+ */
+bool agentzip_page_unmapped(struct page *page)
+{
+	return !folio_mapped(page_folio(page));
+}
+
+void agentzip_page_get(struct page *page)
+{
+	get_page(page);
+}
+
+struct page *agentzip_page_copy(struct page *page)
+{
+	struct page *copy = alloc_page(GFP_KERNEL | __GFP_NOWARN);
+
+	if (copy)
+		copy_highpage(copy, page);
+	return copy;
+}
+
+/* ---- machine ---- */
+
+unsigned long agentzip_direct_map_base(void)
+{
+	return PAGE_OFFSET;
+}
+
+unsigned int agentzip_nr_cpu_ids(void)
+{
+	return nr_cpu_ids;
+}

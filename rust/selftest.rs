@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The `selftest` parameter: the codec's golden vectors, checked by the kernel's build of it.
+
+use kernel::alloc::flags::{__GFP_ZERO, GFP_KERNEL};
+use kernel::prelude::*;
+
+use crate::codec::{golden, PAYLOAD_VERSION};
+use crate::scratch::Scratch;
+
+/// Checks the golden vectors. `EBADMSG` when one fails, and the log says which.
+pub(crate) fn run() -> Result {
+    let mut scratch = Scratch::new()?;
+    let vectors = KVBox::<golden::Buffers>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+    // SAFETY: All bytes zero is a valid value: arrays of bytes.
+    let mut vectors = unsafe { vectors.assume_init() };
+    let codec = &mut scratch.buffers.codec;
+    match golden::check(&mut scratch.zstd, codec, &mut vectors) {
+        Ok(count) => {
+            pr_info!(
+                "selftest: {} golden vectors of payload version {} passed\n",
+                count,
+                PAYLOAD_VERSION
+            );
+            Ok(())
+        }
+        Err(error) => {
+            pr_err!("selftest: {} vector {} failed\n", error.what, error.vector);
+            Err(EBADMSG)
+        }
+    }
+}

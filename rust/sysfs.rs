@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the files below /sys/kernel/agentzip say (ffi/sysfs.c makes them).
+//!
+//! Showing runs under RCU and takes no lock: removing a directory, under the control lock, waits
+//! for readers of its files.
+
+use core::fmt::Write;
+
+use kernel::prelude::*;
+use kernel::str::CString;
+use kernel::sync::atomic::{Acquire, Release};
+use kernel::sync::rcu;
+
+use crate::bindings;
+use crate::bindings::agentzip_attr::{self as attr, Type as Attr};
+use crate::bindings::agentzip_node_kind::{self as node_kind, Type as Kind};
+use crate::control;
+use crate::sandbox::Sandbox;
+use crate::state::{self, State};
+use crate::template::Template;
+use crate::uapi::{self, Name, PageStats, Phase};
+
+/// A directory of a sandbox or a template.
+///
+/// # Invariants
+///
+/// The pointer came from `agentzip_sysfs_add()`.
+pub(crate) struct Node(*mut bindings::agentzip_node);
+
+// SAFETY: sysfs locks itself; a node is removed once, by its owner.
+unsafe impl Send for Node {}
+// SAFETY: As above.
+unsafe impl Sync for Node {}
+
+impl Drop for Node {
+    /// Removes the directory; waits for readers of its files, hence may sleep.
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants; removed once, here.
+        unsafe { bindings::agentzip_sysfs_remove(self.0) };
+    }
+}
+
+fn add(kind: Kind, id: usize, name: &CStr) -> Result<Node> {
+    // SAFETY: The name is a C string, which sysfs copies.
+    let node = unsafe { bindings::agentzip_sysfs_add(kind, id as c_uint, name.as_char_ptr()) };
+    if node.is_null() {
+        return Err(ENOMEM);
+    }
+    // INVARIANT: Just added.
+    Ok(Node(node))
+}
+
+/// Adds the directory of a sandbox. May sleep.
+pub(crate) fn add_sandbox(id: usize, cgroup_id: u64) -> Result<Node> {
+    let name = CString::try_from_fmt(kernel::prelude::fmt!("{}", cgroup_id))?;
+    add(node_kind::AGENTZIP_NODE_SANDBOX, id, &name)
+}
+
+/// Adds the directory of a template. May sleep.
+pub(crate) fn add_template(id: usize, name: &Name) -> Result<Node> {
+    add(
+        node_kind::AGENTZIP_NODE_TEMPLATE,
+        id,
+        CStr::from_bytes_until_nul(name).map_err(|_| EINVAL)?,
+    )
+}
+
+/// The tree's fixed part, removed when dropped.
+pub(crate) struct Tree;
+
+impl Tree {
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: Called once, when the module loads.
+        kernel::error::to_result(unsafe { bindings::agentzip_sysfs_init() })?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // SAFETY: Set up by `new()`; the directories of sandboxes and templates are gone.
+        unsafe { bindings::agentzip_sysfs_exit() };
+    }
+}
+
+/// Text under construction, in a sysfs buffer.
+struct Output<'a> {
+    buffer: &'a mut [u8],
+    len: usize,
+}
+
+impl Write for Output<'_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let end = self.len.checked_add(text.len()).ok_or(core::fmt::Error)?;
+        self.buffer
+            .get_mut(self.len..end)
+            .ok_or(core::fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// What a file says.
+enum Value<'a> {
+    Number(u64),
+    Text(&'a str),
+}
+
+fn text(name: &Name) -> Value<'_> {
+    Value::Text(uapi::name_as_str(name).unwrap_or("?"))
+}
+
+/// Position of `attr` in a run of attributes that begins with `first`.
+fn place(attr: Attr, first: Attr) -> Option<usize> {
+    attr.checked_sub(first).map(|n| n as usize)
+}
+
+fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
+    let representations = uapi::Representation::ALL.len();
+    Some(match attr {
+        attr::AGENTZIP_ATTR_entries => stats.pages.iter().sum(),
+        attr::AGENTZIP_ATTR_stores => stats.stores,
+        attr::AGENTZIP_ATTR_loads => stats.loads,
+        attr::AGENTZIP_ATTR_erased => stats.erased,
+        attr::AGENTZIP_ATTR_declined_incompressible => stats.declined_incompressible,
+        attr::AGENTZIP_ATTR_declined_nomem => stats.declined_nomem,
+        attr::AGENTZIP_ATTR_declined_detached => stats.declined_detached,
+        attr::AGENTZIP_ATTR_load_errors => stats.load_errors,
+        attr::AGENTZIP_ATTR_template_backed => stats.template_backed,
+        attr::AGENTZIP_ATTR_encode_ns => stats.encode_ns,
+        attr::AGENTZIP_ATTR_decode_ns => stats.decode_ns,
+        _ => {
+            let pages = place(attr, attr::AGENTZIP_ATTR_pages_fill);
+            let bytes = place(attr, attr::AGENTZIP_ATTR_bytes_fill);
+            match (pages, bytes) {
+                (_, Some(n)) if n < representations => *stats.bytes.get(n)?,
+                (Some(n), _) if n < representations => *stats.pages.get(n)?,
+                _ => return None,
+            }
+        }
+    })
+}
+
+fn memory_value(stats: &uapi::MemoryStats, attr: Attr) -> Option<u64> {
+    Some(match attr {
+        attr::AGENTZIP_ATTR_memory_pool => stats.pool,
+        attr::AGENTZIP_ATTR_memory_handles => stats.handles,
+        attr::AGENTZIP_ATTR_memory_table => stats.table,
+        attr::AGENTZIP_ATTR_memory_template_pages => stats.template_pages,
+        attr::AGENTZIP_ATTR_memory_template_index => stats.template_index,
+        attr::AGENTZIP_ATTR_memory_scratch => stats.scratch,
+        attr::AGENTZIP_ATTR_memory_objects => stats.objects,
+        attr::AGENTZIP_ATTR_memory_total => stats.total(),
+        _ => return None,
+    })
+}
+
+fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
+    Some(Value::Number(match attr {
+        attr::AGENTZIP_ATTR_abi_version => uapi::ABI_VERSION.into(),
+        attr::AGENTZIP_ATTR_armed => state.armed.load(Acquire).into(),
+        attr::AGENTZIP_ATTR_draining => state.draining.load(Acquire).into(),
+        attr::AGENTZIP_ATTR_enabled => state.enabled.load(Acquire).into(),
+        _ => return None,
+    }))
+}
+
+fn stats_value(state: &State, attr: Attr) -> Option<Value<'static>> {
+    page_value(&state.counters.snapshot(), attr)
+        .or_else(|| memory_value(&control::memory(state), attr))
+        .map(Value::Number)
+}
+
+fn sandbox_value(sandbox: &Sandbox, attr: Attr) -> Option<Value<'_>> {
+    Some(match attr {
+        attr::AGENTZIP_ATTR_phase => Value::Text(sandbox.phase().name()),
+        attr::AGENTZIP_ATTR_template => text(&sandbox.template.name),
+        attr::AGENTZIP_ATTR_group => text(&sandbox.group),
+        attr::AGENTZIP_ATTR_domain => text(&sandbox.domain),
+        attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
+        _ => Value::Number(page_value(&sandbox.counters.snapshot(), attr)?),
+    })
+}
+
+fn template_value<'a>(
+    state: &State,
+    id: usize,
+    template: &'a Template,
+    attr: Attr,
+) -> Option<Value<'a>> {
+    Some(match attr {
+        attr::AGENTZIP_ATTR_domain => text(&template.domain),
+        attr::AGENTZIP_ATTR_pages_referenced => Value::Number(template.pages_referenced()),
+        attr::AGENTZIP_ATTR_pages_copied => Value::Number(template.pages_copied()),
+        attr::AGENTZIP_ATTR_pages_skipped => Value::Number(template.skipped),
+        attr::AGENTZIP_ATTR_users => Value::Number(control::template_users(state, id)),
+        attr::AGENTZIP_ATTR_index_bytes => Value::Number(template.index_bytes()),
+        attr::AGENTZIP_ATTR_page_bytes => Value::Number(template.page_bytes()),
+        _ => return None,
+    })
+}
+
+fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
+    let state = state::get().ok_or(ENODEV)?;
+    let rcu = rcu::read_lock();
+    let value = match kind {
+        node_kind::AGENTZIP_NODE_ROOT => root_value(state, attr),
+        node_kind::AGENTZIP_NODE_STATS => stats_value(state, attr),
+        node_kind::AGENTZIP_NODE_SANDBOX => {
+            sandbox_value(state.sandboxes.get(id, &rcu).ok_or(ENODEV)?, attr)
+        }
+        node_kind::AGENTZIP_NODE_TEMPLATE => {
+            let template = state.templates.get(id, &rcu).ok_or(ENODEV)?;
+            template_value(state, id, template, attr)
+        }
+        _ => None,
+    };
+    let mut output = Output { buffer, len: 0 };
+    match value.ok_or(EINVAL)? {
+        Value::Number(number) => writeln!(output, "{number}"),
+        Value::Text(text) => writeln!(output, "{text}"),
+    }
+    .map_err(|_| EOVERFLOW)?;
+    Ok(output.len)
+}
+
+fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
+    let state = state::get().ok_or(ENODEV)?;
+    let input = core::str::from_utf8(input).map_err(|_| EINVAL)?.trim();
+    match (kind, attr) {
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_enabled) => {
+            let on = match input {
+                "0" => 0,
+                "1" => 1,
+                _ => return Err(EINVAL),
+            };
+            state.enabled.store(on, Release);
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_phase) => {
+            let phase = Phase::from_name(input).ok_or(EINVAL)?;
+            let rcu = rcu::read_lock();
+            let sandbox = state.sandboxes.get(id, &rcu).ok_or(ENODEV)?;
+            sandbox.set_phase(phase)
+        }
+        _ => Err(EINVAL),
+    }
+}
+
+/// Shows an attribute; called by ffi/sysfs.c with a buffer of a page.
+#[no_mangle]
+extern "C" fn agentzip_rs_show(kind: Kind, id: c_uint, attr: Attr, buf: *mut c_char) -> isize {
+    // SAFETY: sysfs gives a buffer of a page to every show.
+    let buffer =
+        unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), kernel::page::PAGE_SIZE) };
+    match show(kind, id as usize, attr, buffer) {
+        Ok(len) => len as isize,
+        Err(error) => error.to_errno() as isize,
+    }
+}
+
+/// Sets an attribute; called by ffi/sysfs.c.
+#[no_mangle]
+extern "C" fn agentzip_rs_set(
+    kind: Kind,
+    id: c_uint,
+    attr: Attr,
+    buf: *const c_char,
+    len: usize,
+) -> isize {
+    // SAFETY: sysfs gives `len` readable bytes to every store.
+    let input = unsafe { core::slice::from_raw_parts(buf.cast::<u8>(), len) };
+    match set(kind, id as usize, attr, input) {
+        Ok(()) => len as isize,
+        Err(error) => error.to_errno() as isize,
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The slot table: from a swap slot to the descriptor of the page that was swapped out there.
+//!
+//! Descriptors lie in leaves of one page ([`Leaf`]), found through XArrays that are sharded by leaf
+//! number so that CPUs working in different parts of a swap device do not meet.
+//!
+//! # Locking
+//!
+//! One lock: the spinlock of a shard's XArray. It nests inside the swap cluster lock (invalidate runs
+//! under that one) and takes no lock itself but the slab's. Nothing is allocated under it in a way
+//! that could sleep.
+//!
+//! Two operations on one slot race as follows:
+//!
+//! * store and load hold the lock of the folio that owns the slot: one after the other;
+//! * invalidate runs when a slot is freed. A slot is not free while its folio is in the swap cache,
+//!   and leaves the swap cache only under the folio lock: never during store or load of that slot;
+//! * operations on other slots of the same leaf: the shard lock.
+//!
+//! So whoever gets a descriptor out of the table by [`SlotTable::replace`] or [`SlotTable::erase`]
+//! is its only owner, and a load may use what [`SlotTable::get`] returned until it unlocks the
+//! folio.
+
+use kernel::alloc::flags::{__GFP_NOWARN, __GFP_ZERO, GFP_KERNEL, GFP_NOWAIT};
+use kernel::alloc::{AllocError, KBox, KVec};
+use kernel::prelude::*;
+use kernel::xarray::{AllocKind, XArray};
+
+use crate::bindings;
+use crate::counters::Counter;
+use crate::store_policy::{locate, Descriptor, Leaf, SlotAddress};
+
+/// Number of XArrays. A power of two.
+const SHARDS: usize = 64;
+
+/// A swap slot: the value of a `swp_entry_t`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) usize);
+
+impl Slot {
+    /// The slot `n` after this one on the same device.
+    pub(crate) fn offset_by(self, n: usize) -> Self {
+        // The offset is in the low bits.
+        Self(self.0.wrapping_add(n))
+    }
+
+    fn address(self) -> SlotAddress {
+        // SAFETY: Pure arithmetic on the value of a swap entry.
+        let (swap_type, offset) = unsafe {
+            (
+                bindings::agentzip_slot_type(self.0),
+                bindings::agentzip_slot_offset(self.0),
+            )
+        };
+        locate(swap_type, offset as u64)
+    }
+}
+
+/// The table.
+pub(crate) struct SlotTable {
+    shards: KVec<Pin<KBox<XArray<KBox<Leaf>>>>>,
+    entries: Counter,
+    leaves: Counter,
+}
+
+fn new_leaf() -> Result<KBox<Leaf>, AllocError> {
+    // In reclaim this runs under PF_MEMALLOC, so it neither recurses nor waits.
+    let leaf = KBox::<Leaf>::new_uninit(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN)?;
+    // SAFETY: All bytes zero is a valid, empty leaf.
+    Ok(unsafe { leaf.assume_init() })
+}
+
+impl SlotTable {
+    pub(crate) fn new() -> Result<Self> {
+        let mut shards = KVec::with_capacity(SHARDS, GFP_KERNEL)?;
+        for _ in 0..SHARDS {
+            shards.push(
+                KBox::pin_init(XArray::new(AllocKind::Alloc), GFP_KERNEL)?,
+                GFP_KERNEL,
+            )?;
+        }
+        Ok(Self {
+            shards,
+            entries: Counter::new(),
+            leaves: Counter::new(),
+        })
+    }
+
+    fn shard(&self, address: &SlotAddress) -> Option<&XArray<KBox<Leaf>>> {
+        self.shards
+            .get(address.leaf as usize % SHARDS)
+            .map(|shard| &**shard)
+    }
+
+    /// Whether the table holds nothing: then no slot needs to be looked up.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.get() == 0
+    }
+
+    /// Number of descriptors.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries.get()
+    }
+
+    /// Bytes of the leaves and of the tree nodes that hold them.
+    pub(crate) fn bytes(&self) -> u64 {
+        // A node of 576 bytes holds 64 leaves when full; the leaves of a device are dense.
+        self.leaves.get() * (size_of::<Leaf>() as u64 + 576 / 64)
+    }
+
+    /// The descriptor of a slot. Does not sleep.
+    pub(crate) fn get(&self, slot: Slot) -> Option<Descriptor> {
+        let address = slot.address();
+        let guard = self.shard(&address)?.lock();
+        guard
+            .get(address.leaf as usize)
+            .and_then(|leaf| leaf.get(address.index))
+    }
+
+    /// Takes the descriptor of a slot out. Does not sleep, does not allocate.
+    pub(crate) fn erase(&self, slot: Slot) -> Option<Descriptor> {
+        let address = slot.address();
+        let number = address.leaf as usize;
+        let mut dead = None;
+        let mut guard = self.shard(&address)?.lock();
+        let leaf = guard.get_mut(number)?;
+        let old = leaf.replace(address.index, None);
+        if leaf.is_empty() {
+            dead = guard.remove(number);
+        }
+        drop(guard);
+        if dead.is_some() {
+            self.leaves.sub(1);
+        }
+        if old.is_some() {
+            self.entries.sub(1);
+        }
+        old
+    }
+
+    /// Sets the descriptor of a slot and returns the former one. May allocate a leaf; does not wait
+    /// for memory under PF_MEMALLOC.
+    pub(crate) fn replace(
+        &self,
+        slot: Slot,
+        new: Descriptor,
+    ) -> Result<Option<Descriptor>, AllocError> {
+        let address = slot.address();
+        let number = address.leaf as usize;
+        let shard = self.shard(&address).ok_or(AllocError)?;
+        let mut spare = None;
+        loop {
+            let mut guard = shard.lock();
+            if let Some(leaf) = guard.get_mut(number) {
+                let old = leaf.replace(address.index, Some(new));
+                drop(guard);
+                if old.is_none() {
+                    self.entries.add(1);
+                }
+                return Ok(old);
+            }
+            let Some(leaf) = spare.take() else {
+                drop(guard);
+                spare = Some(new_leaf()?);
+                continue;
+            };
+            // Without waiting, `store()` keeps the lock throughout: nobody else's leaf is lost.
+            guard
+                .store(number, leaf, GFP_NOWAIT | __GFP_NOWARN)
+                .map_err(|_| AllocError)?;
+            self.leaves.add(1);
+        }
+    }
+}
