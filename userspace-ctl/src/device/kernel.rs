@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device of the real module.
+
+use std::cell::OnceCell;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use agentzip_uapi::{self as uapi, Name, Phase};
+
+use super::{Device, Failure, Info, NewSandbox, NewTemplate, TemplatePages};
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// `/dev/agentzip`, opened by the first command.
+#[derive(Debug)]
+pub struct KernelDevice {
+    path: PathBuf,
+    file: OnceCell<File>,
+}
+
+impl KernelDevice {
+    /// The device at this path; nothing is opened yet.
+    pub fn new(path: PathBuf) -> Self {
+        KernelDevice {
+            path,
+            file: OnceCell::new(),
+        }
+    }
+
+    fn fd(&self) -> Result<BorrowedFd<'_>, Failure> {
+        if let Some(file) = self.file.get() {
+            return Ok(file.as_fd());
+        }
+        let opened = OpenOptions::new().read(true).write(true).open(&self.path);
+        match opened {
+            Ok(file) => Ok(self.file.get_or_init(|| file).as_fd()),
+            Err(cause) => {
+                let advice = match cause.kind() {
+                    ErrorKind::NotFound => "load the module: insmod agentzip.ko",
+                    ErrorKind::PermissionDenied => "run as root",
+                    _ => "is the module loaded? try: insmod agentzip.ko",
+                };
+                Err(Failure::Open(Error::Device {
+                    path: self.path.clone(),
+                    cause,
+                    advice,
+                }))
+            }
+        }
+    }
+}
+
+impl Device for KernelDevice {
+    fn info(&self) -> Result<Info, Failure> {
+        let mut info = uapi::Info::default();
+        sys::call(self.fd()?, &mut info)?;
+        Ok(Info {
+            abi_version: info.abi_version,
+            armed: info.armed != 0,
+            enabled: info.enabled != 0,
+            draining: info.draining != 0,
+        })
+    }
+
+    fn arm(&self) -> Result<(), Failure> {
+        Ok(sys::arm(self.fd()?)?)
+    }
+
+    fn disarm(&self) -> Result<(), Failure> {
+        Ok(sys::disarm(self.fd()?)?)
+    }
+
+    fn template_add(&self, template: &NewTemplate) -> Result<TemplatePages, Failure> {
+        let mut add = uapi::TemplateAdd {
+            pid: template.pid,
+            flags: 0,
+            ranges: 0,
+            nr_ranges: 0,
+            reserved: 0,
+            name: template.name,
+            domain: template.domain,
+            pages_referenced: 0,
+            pages_copied: 0,
+            pages_skipped: 0,
+        };
+        sys::template_add(self.fd()?, &mut add, &template.ranges)?;
+        Ok(TemplatePages {
+            referenced: add.pages_referenced,
+            copied: add.pages_copied,
+            skipped: add.pages_skipped,
+        })
+    }
+
+    fn template_remove(&self, name: &Name) -> Result<(), Failure> {
+        let mut remove = uapi::TemplateRemove {
+            name: *name,
+            users: 0,
+        };
+        sys::call(self.fd()?, &mut remove).map_err(|errno| Failure::Refused {
+            users: (errno.raw_os_error() == Some(libc::EBUSY)).then_some(remove.users),
+            errno,
+        })
+    }
+
+    fn sandbox_attach(&self, cgroup: &File, sandbox: &NewSandbox) -> Result<u64, Failure> {
+        let mut attach = uapi::SandboxAttach {
+            cgroup_fd: cgroup.as_raw_fd(),
+            flags: 0,
+            template: sandbox.template,
+            group: sandbox.group,
+            domain: sandbox.domain,
+            cgroup_id: 0,
+        };
+        sys::call(self.fd()?, &mut attach)?;
+        Ok(attach.cgroup_id)
+    }
+
+    fn sandbox_detach(&self, cgroup_id: u64) -> Result<u64, Failure> {
+        let mut detach = uapi::SandboxDetach {
+            cgroup_id,
+            entries: 0,
+        };
+        sys::call(self.fd()?, &mut detach)?;
+        Ok(detach.entries)
+    }
+
+    fn sandbox_phase(&self, cgroup_id: u64, phase: Phase) -> Result<(), Failure> {
+        let mut argument = uapi::SandboxPhase {
+            cgroup_id,
+            phase: phase as u32,
+            reserved: 0,
+        };
+        Ok(sys::call(self.fd()?, &mut argument)?)
+    }
+
+    fn drain(&self) -> Result<u64, Failure> {
+        let mut drain = uapi::Drain::default();
+        sys::call(self.fd()?, &mut drain)?;
+        Ok(drain.entries)
+    }
+}

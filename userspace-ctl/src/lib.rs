@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Controller of the AgentZip kernel module.
+//!
+//! The layers, from the bottom: [`sys`] holds the system calls that need `unsafe`; [`device`]
+//! talks to `/dev/agentzip`; [`sysfs`], [`cgroup`] and [`procfs`] read and write trees of files
+//! below a root that tests replace; [`reclaim`] and [`restore`] move the pages of a sandbox out
+//! and in; [`commands`] holds one function for each command of the `agentzip` binary, which takes
+//! a [`Context`] and returns a report that prints itself as text or as JSON.
+
+#![deny(unsafe_code)]
+
+pub mod cgroup;
+pub mod commands;
+pub mod context;
+pub mod device;
+pub mod error;
+pub mod format;
+pub mod host;
+pub mod name;
+pub mod procfs;
+pub mod reclaim;
+pub mod restore;
+pub mod sys;
+pub mod sysfs;
+pub mod zswap;
+
+pub use context::{Context, Paths};
+pub use error::{Error, Result};
+pub use name::ObjectName;
+
+/// Bytes of a page.
+pub const PAGE_SIZE: u64 = 4096;

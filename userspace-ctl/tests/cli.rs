@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The binary as a user meets it: messages, exit codes, help.
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::Trees;
+
+fn agentzip(trees: &Trees, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_agentzip"))
+        .args(arguments)
+        .env("AGENTZIP_DEV", trees.path("dev/agentzip"))
+        .env("AGENTZIP_SYSFS", trees.path("sysfs"))
+        .env("AGENTZIP_CGROUP_ROOT", trees.path("cgroup"))
+        .env("AGENTZIP_PROC", trees.path("proc"))
+        .env("AGENTZIP_ZSWAP", trees.path("zswap"))
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn fails(trees: &Trees, arguments: &[&str], code: i32, parts: &[&str]) {
+    let output = agentzip(trees, arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(
+        text.matches("os error").count() <= 1,
+        "twice the same: {text}"
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[track_caller]
+fn prints(trees: &Trees, arguments: &[&str]) -> String {
+    let output = agentzip(trees, arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn bad_usage() {
+    let trees = Trees::new();
+    fails(&trees, &[], 2, &["Usage: agentzip"]);
+    fails(&trees, &["fly"], 2, &["unrecognized subcommand 'fly'"]);
+    fails(
+        &trees,
+        &["phase", "sb", "sleeping"],
+        2,
+        &["invalid value 'sleeping'", "running, waiting, resuming"],
+    );
+    fails(
+        &trees,
+        &["template", "add", "--pid", "1", "--name", "a/b"],
+        2,
+        &["invalid value 'a/b'", "a name has 1 to 47 ASCII letters"],
+    );
+    fails(
+        &trees,
+        &["template", "add", "--pid", "0", "--name", "a"],
+        2,
+        &["invalid value '0' for '--pid <PID>'"],
+    );
+    fails(
+        &trees,
+        &["sandbox", "attach", "sb"],
+        2,
+        &["required", "--template <TEMPLATE>"],
+    );
+    fails(&trees, &["restore", "id:x"], 2, &["\"x\" is no cgroup id"]);
+    fails(&trees, &["restore", ""], 2, &["the path is empty"]);
+}
+
+#[test]
+fn module_not_loaded() {
+    let trees = Trees::new();
+    trees.cgroup("sb", "");
+    for arguments in [
+        &["arm"][..],
+        &["disarm"],
+        &["drain"],
+        &["phase", "sb", "waiting"],
+        &["restore", "sb"],
+    ] {
+        fails(
+            &trees,
+            arguments,
+            1,
+            &[
+                "cannot open",
+                "dev/agentzip",
+                "load the module: insmod agentzip.ko",
+            ],
+        );
+    }
+    std::fs::remove_dir_all(trees.path("sysfs")).unwrap();
+    for arguments in [&["status"][..], &["sandbox", "list"], &["template", "list"]] {
+        fails(
+            &trees,
+            arguments,
+            1,
+            &["sysfs", "load the module: insmod agentzip.ko"],
+        );
+    }
+}
+
+#[test]
+fn a_device_that_is_none() {
+    let trees = Trees::new();
+    trees.write("dev/agentzip", "");
+    fails(
+        &trees,
+        &["arm"],
+        1,
+        &["arm module", "does not know this command"],
+    );
+}
+
+#[test]
+fn no_such_cgroup() {
+    let trees = Trees::new();
+    fails(
+        &trees,
+        &["sandbox", "attach", "nowhere", "--template", "base"],
+        1,
+        &["nowhere: no such cgroup", "give a path below"],
+    );
+    std::fs::create_dir(trees.path("cgroup/plain")).unwrap();
+    fails(
+        &trees,
+        &["phase", "plain", "waiting"],
+        1,
+        &["plain: not a cgroup v2 directory", "no file cgroup.procs"],
+    );
+}
+
+#[test]
+fn no_such_process() {
+    let trees = Trees::new();
+    fails(
+        &trees,
+        &["template", "add", "--pid", "999", "--name", "base"],
+        1,
+        &[
+            "template add base from process 999",
+            "there is no such process",
+        ],
+    );
+}
+
+#[test]
+fn status_needs_no_device() {
+    let trees = Trees::new();
+    assert!(prints(&trees, &["status"]).starts_with("AgentZip: armed, stores on; ABI 1"));
+    let json: serde_json::Value =
+        serde_json::from_str(&prints(&trees, &["status", "--json"])).unwrap();
+    assert_eq!(json["module"]["abi_version"], 1);
+    assert_eq!(json["sandboxes"], serde_json::json!([]));
+    assert_eq!(prints(&trees, &["--json", "template", "list"]), "[]\n");
+}
+
+#[test]
+fn help_has_examples() {
+    let trees = Trees::new();
+    for (arguments, part) in [
+        (
+            &["--help"][..],
+            "agentzip sandbox attach agents/sb1 --template python",
+        ),
+        (
+            &["phase", "--help"],
+            "agentzip phase agents/sb1 waiting --no-reclaim",
+        ),
+        (
+            &["template", "add", "--help"],
+            "agentzip template add --pid 1234 --name python",
+        ),
+        (&["sandbox", "attach", "--help"], "--group task-9"),
+        (
+            &["sandbox", "detach", "--help"],
+            "agentzip sandbox detach id:412",
+        ),
+        (&["restore", "--help"], "agentzip restore agents/sb1"),
+        (&["status", "--help"], "jq .memory.total"),
+        (&["drain", "--help"], "agentzip drain --no-swapoff"),
+    ] {
+        let text = prints(&trees, arguments);
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(prints(&trees, &["--version"]).starts_with("agentzip "));
+}
