@@ -8,7 +8,7 @@ use kernel::prelude::*;
 
 #[path = "ffi/bindings_generated.rs"]
 #[expect(
-    clippy::all,
+    clippy::undocumented_unsafe_blocks,
     dead_code,
     improper_ctypes,
     non_camel_case_types,

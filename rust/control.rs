@@ -15,7 +15,7 @@ use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::store_policy::Owner;
 use crate::sysfs;
-use crate::template::Template;
+use crate::template::{Template, TemplatePages};
 use crate::uapi::{self, Name, Phase};
 
 /// Deepest cgroup that can be attached, in levels below the root.
@@ -27,7 +27,7 @@ fn set(flag: &Atomic<u32>, on: bool) {
 
 /// Installs the hooks and pins the module. Ends draining. Arming twice is `EALREADY`.
 pub(crate) fn arm(state: &State) -> Result {
-    let control = state.control.lock();
+    let mut control = state.control.lock();
     if control.stuck {
         return Err(EBUSY);
     }
@@ -36,7 +36,11 @@ pub(crate) fn arm(state: &State) -> Result {
         return Err(EALREADY);
     }
     // SAFETY: May sleep, as we may.
-    kernel::error::to_result(unsafe { bindings::agentzip_hooks_arm() })?;
+    let result = kernel::error::to_result(unsafe { bindings::agentzip_hooks_arm() });
+    if result == Err(ENOTRECOVERABLE) {
+        control.stuck = true;
+    }
+    result?;
     set(&state.draining, false);
     set(&state.armed, true);
     pr_info!("armed\n");
@@ -73,6 +77,7 @@ pub(crate) fn disarm(state: &State) -> Result {
         return Err(error);
     }
     set(&state.armed, false);
+    set(&state.draining, was_draining);
     pr_info!("disarmed\n");
     Ok(())
 }
@@ -128,7 +133,7 @@ pub(crate) fn template_users(state: &State, template_id: usize) -> u64 {
 ///
 /// # Errors
 ///
-/// `EEXIST` when the name is taken; see [`Template::scan`] for the others.
+/// `EEXIST` when the name is taken; see [`TemplatePages::scan`] for the others.
 pub(crate) fn template_add(
     state: &State,
     arg: &mut uapi::TemplateAdd,
@@ -136,6 +141,11 @@ pub(crate) fn template_add(
 ) -> Result {
     let name = name_or(&arg.name, None)?;
     let domain = name_or(&arg.domain, Some(&default_domain()?))?;
+    if find_template(state, &name).is_some() {
+        return Err(EEXIST);
+    }
+    // It may take long and depends on the owner, so it comes before the lock.
+    let pages = TemplatePages::scan(arg.pid, ranges)?;
     let _control = state.control.lock();
     if find_template(state, &name).is_some() {
         return Err(EEXIST);
@@ -143,11 +153,10 @@ pub(crate) fn template_add(
     let id = state.templates.free_id()?;
     // The directory comes first; until the id is filled its files say ENODEV.
     let node = sysfs::add_template(id, &name)?;
-    let template = Template::scan(arg.pid, ranges, name, domain, node)?;
-    arg.pages_referenced = template.pages_referenced();
-    arg.pages_copied = template.pages_copied();
-    arg.pages_skipped = template.skipped;
-    let template = Arc::new(template, GFP_KERNEL)?;
+    let template = Arc::new(Template::new(name, domain, pages, node), GFP_KERNEL)?;
+    arg.pages_referenced = template.pages.referenced();
+    arg.pages_copied = template.pages.copied();
+    arg.pages_skipped = template.pages.skipped;
     state.templates.fill(id, template);
     // SAFETY: May be called at any time while the module is loaded.
     unsafe { bindings::agentzip_worker_kick() };
@@ -327,8 +336,8 @@ pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
         ..Default::default()
     };
     state.templates.for_each(&rcu, |_, template| {
-        stats.template_pages += template.page_bytes();
-        stats.template_index += template.index_bytes();
+        stats.template_pages += template.pages.page_bytes();
+        stats.template_index += template.pages.index_bytes();
         stats.objects += size_of::<Template>() as u64;
     });
     state.sandboxes.for_each(&rcu, |_, _| {
@@ -357,7 +366,7 @@ pub(crate) fn housekeeping(state: &State) -> bool {
     let mut more = !state.registry.is_empty();
     for id in 0..state.templates.capacity() {
         if let Some(template) = state.templates.share(id) {
-            template.adopt_unmapped();
+            template.pages.adopt_unmapped();
             more = true;
         }
     }
@@ -396,25 +405,27 @@ fn reap_sandboxes(state: &State) {
             }
         });
     }
+    let Ok(mut dead) = KVec::with_capacity(detached.len(), GFP_KERNEL) else {
+        return;
+    };
     if detached.is_empty() {
         return;
     }
     // A store that found the sandbox before it was detached may still add an entry.
     synchronize_readers();
     for &id in detached.iter() {
-        let dead = {
+        let is_dead = {
             let rcu = rcu::read_lock();
             state
                 .sandboxes
                 .get(id, &rcu)
                 .is_some_and(|sandbox| sandbox.entries.get() == 0)
         };
-        if !dead {
-            continue;
-        }
-        if let Some(sandbox) = state.sandboxes.take(id) {
-            synchronize_readers();
-            drop(sandbox);
+        if let Some(sandbox) = is_dead.then(|| state.sandboxes.take(id)).flatten() {
+            // Cannot fail: there is room for all.
+            let _ = dead.push_within_capacity(sandbox);
         }
     }
+    synchronize_readers();
+    drop(dead);
 }

@@ -127,7 +127,7 @@ impl<T> IdTable<T> {
         self.slots.len()
     }
 
-    /// Drops every object. No reader may be left.
+    /// Drops every object. The caller has made the table unreachable and waited for its readers.
     pub(crate) fn clear(&self) {
         for id in 0..self.slots.len() {
             drop(self.take(id));

@@ -4,6 +4,7 @@
 
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Release};
+use kernel::sync::rcu;
 use kernel::sync::{new_mutex, Mutex};
 
 use crate::counters::Counters;
@@ -27,7 +28,8 @@ pub(crate) struct Control {
 
 /// The state.
 ///
-/// Lock order: control lock -> folio lock (template scan) -> mutex of a CPU's scratch -> swap
+/// Lock order: control lock; mmap_lock -> folio lock (template scan, without the control lock);
+/// folio lock (of reclaim's caller) -> mutex of a CPU's scratch -> swap
 /// cluster lock -> shard lock of the slot table -> zsmalloc's. Only the last three are taken by the
 /// hooks.
 #[pin_data]
@@ -78,7 +80,8 @@ static STATE: Atomic<*const State> = Atomic::new(core::ptr::null());
 /// The state, from the end of the module's init to the beginning of its exit.
 ///
 /// Everything that calls this cannot run outside that time: hooks are armed only between (and the
-/// module is pinned while they are), device and sysfs tree are registered after and removed before.
+/// module is pinned while they are), the device is registered after and removed before. Readers of
+/// sysfs files hold RCU from before the call for as long as they use the state.
 pub(crate) fn get() -> Option<&'static State> {
     // SAFETY: Non-null only while `Published` keeps the state alive.
     unsafe { STATE.load(Acquire).as_ref() }
@@ -109,7 +112,11 @@ pub(crate) struct Contents;
 impl Drop for Contents {
     fn drop(&mut self) {
         let Some(state) = get() else { return };
-        // Unloading means disarmed, hence no entry, no hook and no reader.
+        // Unloading means disarmed: no entry, no hook, and the device and the worker are gone. Only
+        // readers of sysfs files are left; from now on they find no state, and those that had it
+        // are RCU readers.
+        STATE.store(core::ptr::null(), Release);
+        rcu::synchronize_rcu();
         state.sandboxes.clear();
         state.templates.clear();
     }

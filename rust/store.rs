@@ -100,8 +100,16 @@ fn erase_all(state: &State, folio: &Folio) {
     if state.table.is_empty() {
         return;
     }
-    for i in 0..folio.pages() {
-        erase(state, folio.slot().offset_by(i));
+    let pages = folio.pages();
+    let mut i = 0;
+    while i < pages {
+        let (done, descriptor) = state
+            .table
+            .erase_first(folio.slot().offset_by(i), pages.saturating_sub(i));
+        if let Some(descriptor) = descriptor {
+            dispose(state, descriptor);
+        }
+        i = i.saturating_add(done);
     }
 }
 
@@ -142,8 +150,8 @@ fn dispose(state: &State, descriptor: Descriptor) {
 
 /// Stores a folio, all of its pages or none. False: the swap core writes it to the device.
 pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
-    // First, for it runs through our own invalidate hook: neither zswap's entries nor ours are
-    // newer than what comes now.
+    // First: it runs through our own invalidate hook, which is there whenever ours of store is. So
+    // this erases zswap's entries and ours; whatever comes now is newer.
     for i in 0..folio.pages() {
         host_invalidate(folio.slot().offset_by(i), inflight);
     }
@@ -181,8 +189,8 @@ fn store_page(
     if !state.accepts_stores() {
         return Err(Decline::Detached);
     }
-    let start = Instant::<Monotonic>::now();
     let mut scratch = state.scratch.lock().ok_or(Decline::NoMemory)?;
+    let start = Instant::<Monotonic>::now();
     // SAFETY: Page `i` of a folio that our caller keeps; the scratch is elsewhere. Somebody may
     // write the page meanwhile: see "Bytes" above.
     unsafe {
@@ -215,7 +223,7 @@ fn store_page(
 
 /// Encodes the page in the scratch. Also says whether the template has its index.
 fn encode(sandbox: &Sandbox, index: u64, scratch: &mut Scratch) -> (Option<Encoded>, bool) {
-    let candidates = sandbox.template.candidates(index);
+    let candidates = sandbox.template.pages.candidates(index);
     let rcu = rcu::read_lock();
     const NONE: Page = [0; PAGE_SIZE];
     let mut bases = [Base {
@@ -224,7 +232,7 @@ fn encode(sandbox: &Sandbox, index: u64, scratch: &mut Scratch) -> (Option<Encod
     }; MAX_CANDIDATES];
     let mut count = 0;
     for (base, &ordinal) in bases.iter_mut().zip(candidates.as_slice()) {
-        if let Some(page) = sandbox.template.page(ordinal, &rcu) {
+        if let Some(page) = sandbox.template.pages.page(ordinal, &rcu) {
             *base = Base { ordinal, page };
             count += 1;
         }
@@ -357,11 +365,14 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
         return Err(EINVAL);
     }
     let slot = folio.slot();
+    let scratch = state.scratch.lock();
     let start = Instant::<Monotonic>::now();
     let descriptor = state.table.get(slot);
     let sandbox = descriptor.and_then(|d| state.sandboxes.get(d.owner().index(), inflight));
-    let result = match (descriptor, sandbox) {
-        (Some(descriptor), Some(sandbox)) => decode(state, descriptor, sandbox, &folio),
+    let result = match (descriptor, sandbox, scratch) {
+        (Some(descriptor), Some(sandbox), Some(mut scratch)) => {
+            decode(state, descriptor, sandbox, &folio, &mut scratch)
+        }
         _ => Err(LoadError::Missing),
     };
     let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
@@ -386,12 +397,17 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
     // SAFETY: A tracepoint takes any values.
     unsafe { bindings::agentzip_trace_load(cgroup_id, slot.0, representation, len, errno, ns) };
     if let Err(error) = &result {
-        pr_err!(
-            "load: slot {:#x} of cgroup {}: {}; the page is lost (EIO)\n",
-            slot.0,
-            cgroup_id,
-            error
-        );
+        // Loud, but a page that is touched again and again must not flood the log.
+        let errors = state.counters.load_errors.get();
+        if errors.is_power_of_two() {
+            pr_err!(
+                "load: slot {:#x} of cgroup {}: {}; the page is lost (EIO); {} such loads so far\n",
+                slot.0,
+                cgroup_id,
+                error,
+                errors
+            );
+        }
     }
     folio.finish_load(success);
     result.map(|_| ()).map_err(|_| EIO)
@@ -403,6 +419,7 @@ fn decode(
     descriptor: Descriptor,
     sandbox: &Sandbox,
     folio: &Folio,
+    scratch: &mut Scratch,
 ) -> Result<(Representation, usize), LoadError> {
     // SAFETY: By the invariants of `Folio` the page is ours alone until the load ends.
     let out = unsafe { &mut *folio.address(0) };
@@ -412,10 +429,10 @@ fn decode(
             Ok((Representation::Fill, 0))
         }
         Entry::Ref { ordinal, crc, .. } => {
-            let mut scratch = state.scratch.lock().ok_or(LoadError::Missing)?;
             let rcu = rcu::read_lock();
             let base = sandbox
                 .template
+                .pages
                 .page(ordinal, &rcu)
                 .ok_or(DecodeError::NoBase)?;
             codec::decode_ref(base, crc, REF_CRC_BITS, &mut scratch.zstd, out)?;
@@ -423,8 +440,6 @@ fn decode(
         }
         Entry::Payload { handle, .. } => {
             let handle = Handle::from_raw(handle);
-            let mut scratch = state.scratch.lock().ok_or(LoadError::Missing)?;
-            let scratch = &mut *scratch;
             let buffers = &mut *scratch.buffers;
             // SAFETY: The folio lock keeps the slot, and with it the payload, alive.
             let header = unsafe {
@@ -439,14 +454,15 @@ fn decode(
             let rcu = rcu::read_lock();
             let codec = &mut buffers.codec;
             let zstd = &mut scratch.zstd;
-            // SAFETY: As above; the payload has the length that its header says.
+            // SAFETY: As above. The payload has the length that `store_page()` wrote into its header:
+            // we trust the pool's memory that far; the page's bytes are checked below.
             let representation = unsafe {
                 state
                     .pool
                     .read(handle, len, &mut buffers.payload, |payload| {
                         codec::decode(
                             payload,
-                            |ordinal| sandbox.template.page(ordinal, &rcu),
+                            |ordinal| sandbox.template.pages.page(ordinal, &rcu),
                             codec,
                             zstd,
                             out,

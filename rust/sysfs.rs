@@ -120,7 +120,6 @@ fn place(attr: Attr, first: Attr) -> Option<usize> {
 fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
     let representations = uapi::Representation::ALL.len();
     Some(match attr {
-        attr::AGENTZIP_ATTR_entries => stats.pages.iter().sum(),
         attr::AGENTZIP_ATTR_stores => stats.stores,
         attr::AGENTZIP_ATTR_loads => stats.loads,
         attr::AGENTZIP_ATTR_erased => stats.erased,
@@ -168,6 +167,9 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
 }
 
 fn stats_value(state: &State, attr: Attr) -> Option<Value<'static>> {
+    if attr == attr::AGENTZIP_ATTR_entries {
+        return Some(Value::Number(state.table.entries()));
+    }
     page_value(&state.counters.snapshot(), attr)
         .or_else(|| memory_value(&control::memory(state), attr))
         .map(Value::Number)
@@ -179,6 +181,7 @@ fn sandbox_value(sandbox: &Sandbox, attr: Attr) -> Option<Value<'_>> {
         attr::AGENTZIP_ATTR_template => text(&sandbox.template.name),
         attr::AGENTZIP_ATTR_group => text(&sandbox.group),
         attr::AGENTZIP_ATTR_domain => text(&sandbox.domain),
+        attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
         attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
         _ => Value::Number(page_value(&sandbox.counters.snapshot(), attr)?),
     })
@@ -192,19 +195,19 @@ fn template_value<'a>(
 ) -> Option<Value<'a>> {
     Some(match attr {
         attr::AGENTZIP_ATTR_domain => text(&template.domain),
-        attr::AGENTZIP_ATTR_pages_referenced => Value::Number(template.pages_referenced()),
-        attr::AGENTZIP_ATTR_pages_copied => Value::Number(template.pages_copied()),
-        attr::AGENTZIP_ATTR_pages_skipped => Value::Number(template.skipped),
+        attr::AGENTZIP_ATTR_pages_referenced => Value::Number(template.pages.referenced()),
+        attr::AGENTZIP_ATTR_pages_copied => Value::Number(template.pages.copied()),
+        attr::AGENTZIP_ATTR_pages_skipped => Value::Number(template.pages.skipped),
         attr::AGENTZIP_ATTR_users => Value::Number(control::template_users(state, id)),
-        attr::AGENTZIP_ATTR_index_bytes => Value::Number(template.index_bytes()),
-        attr::AGENTZIP_ATTR_page_bytes => Value::Number(template.page_bytes()),
+        attr::AGENTZIP_ATTR_index_bytes => Value::Number(template.pages.index_bytes()),
+        attr::AGENTZIP_ATTR_page_bytes => Value::Number(template.pages.page_bytes()),
         _ => return None,
     })
 }
 
 fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
-    let state = state::get().ok_or(ENODEV)?;
     let rcu = rcu::read_lock();
+    let state = state::get().ok_or(ENODEV)?;
     let value = match kind {
         node_kind::AGENTZIP_NODE_ROOT => root_value(state, attr),
         node_kind::AGENTZIP_NODE_STATS => stats_value(state, attr),
@@ -227,6 +230,7 @@ fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
 }
 
 fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
+    let rcu = rcu::read_lock();
     let state = state::get().ok_or(ENODEV)?;
     let input = core::str::from_utf8(input).map_err(|_| EINVAL)?.trim();
     match (kind, attr) {
@@ -241,7 +245,6 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
         }
         (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_phase) => {
             let phase = Phase::from_name(input).ok_or(EINVAL)?;
-            let rcu = rcu::read_lock();
             let sandbox = state.sandboxes.get(id, &rcu).ok_or(ENODEV)?;
             sandbox.set_phase(phase)
         }

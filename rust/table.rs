@@ -29,7 +29,7 @@ use kernel::xarray::{AllocKind, XArray};
 
 use crate::bindings;
 use crate::counters::Counter;
-use crate::store_policy::{locate, Descriptor, Leaf, SlotAddress};
+use crate::store_policy::{locate, Descriptor, Leaf, SlotAddress, SLOTS};
 
 /// Number of XArrays. A power of two.
 const SHARDS: usize = 64;
@@ -65,8 +65,9 @@ pub(crate) struct SlotTable {
 }
 
 fn new_leaf() -> Result<KBox<Leaf>, AllocError> {
-    // In reclaim this runs under PF_MEMALLOC, so it neither recurses nor waits.
-    let leaf = KBox::<Leaf>::new_uninit(GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN)?;
+    // Never waits: our caller holds a scratch mutex, which reclaim on our behalf could want. Under
+    // PF_MEMALLOC it may use the reserves.
+    let leaf = KBox::<Leaf>::new_uninit(GFP_NOWAIT | __GFP_ZERO | __GFP_NOWARN)?;
     // SAFETY: All bytes zero is a valid, empty leaf.
     Ok(unsafe { leaf.assume_init() })
 }
@@ -93,6 +94,12 @@ impl SlotTable {
             .map(|shard| &**shard)
     }
 
+    /// Key of a leaf in its shard. Neighbouring leaves lie in different shards, and those of one
+    /// shard side by side.
+    fn key(address: &SlotAddress) -> usize {
+        address.leaf as usize / SHARDS
+    }
+
     /// Whether the table holds nothing: then no slot needs to be looked up.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.get() == 0
@@ -114,45 +121,62 @@ impl SlotTable {
         let address = slot.address();
         let guard = self.shard(&address)?.lock();
         guard
-            .get(address.leaf as usize)
+            .get(Self::key(&address))
             .and_then(|leaf| leaf.get(address.index))
     }
 
     /// Takes the descriptor of a slot out. Does not sleep, does not allocate.
     pub(crate) fn erase(&self, slot: Slot) -> Option<Descriptor> {
-        let address = slot.address();
-        let number = address.leaf as usize;
+        self.erase_first(slot, 1).1
+    }
+
+    /// Takes the first descriptor of the `count` slots from `first` on out, looking at one leaf
+    /// only. Also returns how many slots are done with, at least 1. Does not sleep, does not
+    /// allocate.
+    pub(crate) fn erase_first(&self, first: Slot, count: usize) -> (usize, Option<Descriptor>) {
+        let address = first.address();
+        let here = SLOTS.saturating_sub(address.index).clamp(1, count.max(1));
+        let Some(shard) = self.shard(&address) else {
+            return (here, None);
+        };
+        let key = Self::key(&address);
         let mut dead = None;
-        let mut guard = self.shard(&address)?.lock();
-        let leaf = guard.get_mut(number)?;
-        let old = leaf.replace(address.index, None);
+        let mut guard = shard.lock();
+        let Some(leaf) = guard.get_mut(key) else {
+            return (here, None);
+        };
+        let found = (0..here).find_map(|n| {
+            let old = leaf.replace(address.index.wrapping_add(n), None)?;
+            Some((n.wrapping_add(1), old))
+        });
+        let Some((done, old)) = found else {
+            return (here, None);
+        };
         if leaf.is_empty() {
-            dead = guard.remove(number);
+            dead = guard.remove(key);
         }
         drop(guard);
         if dead.is_some() {
             self.leaves.sub(1);
         }
-        if old.is_some() {
-            self.entries.sub(1);
-        }
-        old
+        self.entries.sub(1);
+        (done, Some(old))
     }
 
-    /// Sets the descriptor of a slot and returns the former one. May allocate a leaf; does not wait
-    /// for memory under PF_MEMALLOC.
+    /// Sets the descriptor of a slot and returns the former one. May allocate a leaf, without
+    /// waiting for memory.
     pub(crate) fn replace(
         &self,
         slot: Slot,
         new: Descriptor,
     ) -> Result<Option<Descriptor>, AllocError> {
         let address = slot.address();
-        let number = address.leaf as usize;
+        let key = Self::key(&address);
         let shard = self.shard(&address).ok_or(AllocError)?;
         let mut spare = None;
         loop {
             let mut guard = shard.lock();
-            if let Some(leaf) = guard.get_mut(number) {
+            if let Some(leaf) = guard.get_mut(key) {
                 let old = leaf.replace(address.index, Some(new));
                 drop(guard);
                 if old.is_none() {
@@ -160,16 +184,20 @@ impl SlotTable {
                 }
                 return Ok(old);
             }
-            let Some(leaf) = spare.take() else {
+            let Some(mut leaf) = spare.take() else {
                 drop(guard);
                 spare = Some(new_leaf()?);
                 continue;
             };
+            leaf.replace(address.index, Some(new));
             // Without waiting, `store()` keeps the lock throughout: nobody else's leaf is lost.
             guard
-                .store(number, leaf, GFP_NOWAIT | __GFP_NOWARN)
+                .store(key, leaf, GFP_NOWAIT | __GFP_NOWARN)
                 .map_err(|_| AllocError)?;
+            drop(guard);
             self.leaves.add(1);
+            self.entries.add(1);
+            return Ok(None);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! place (template_scan.c says when that is certain), which cost nothing while the owner maps them,
 //! and private copies of the others. When the owner lets go of a page kept by reference, its
 //! mapcount falls to 0 and reclaim would give it a swap slot that it never leaves; the worker then
-//! replaces it by a copy off the LRU ([`Template::adopt_unmapped`]).
+//! replaces it by a copy off the LRU ([`TemplatePages::adopt_unmapped`]).
 //!
 //! # Races
 //!
@@ -24,7 +24,9 @@ use kernel::sync::rcu;
 use crate::bindings;
 use crate::codec::{Page, PAGE_SIZE};
 use crate::counters::Counter;
-use crate::store_policy::template::{build, lookup, BuildError, Candidates, Layers, Run};
+use crate::store_policy::template::{
+    build, lookup, BuildError, Candidates, Layers, Run, MAX_PAGES,
+};
 use crate::sysfs::Node;
 use crate::uapi::Name;
 
@@ -33,6 +35,9 @@ const SCAN_BATCH: usize = 128;
 
 /// Pages replaced by copies between two RCU grace periods.
 const ADOPT_BATCH: usize = 256;
+
+/// Pages that a round of the worker looks at.
+const ADOPT_SLICE: usize = 65_536;
 
 /// One reference to a page, and whether the page is a private copy.
 ///
@@ -61,17 +66,36 @@ impl Drop for PageRef {
 pub(crate) struct Template {
     pub(crate) name: Name,
     pub(crate) domain: Name,
+    pub(crate) pages: TemplatePages,
+    /// Its directory in sysfs.
+    _node: Node,
+}
+
+impl Template {
+    pub(crate) fn new(name: Name, domain: Name, pages: TemplatePages, node: Node) -> Self {
+        Self {
+            name,
+            domain,
+            pages,
+            _node: node,
+        }
+    }
+}
+
+/// The pages of a template and their index.
+pub(crate) struct TemplatePages {
     runs: KVVec<Run>,
     layers: Layers,
     /// By ordinal.
     pages: KVVec<PageRef>,
     copied: Counter,
-    /// Pages kept by reference that the last pass of the worker found unmapped and could not copy.
+    /// Pages kept by reference that the last full pass of the worker found unmapped and could not copy.
     orphans: Atomic<u64>,
     /// Pages in the ranges that were passed over.
     pub(crate) skipped: u64,
-    /// Its directory in sysfs.
-    _node: Node,
+    /// Where the worker's pass over the pages is, and the orphans it has met so far.
+    cursor: Atomic<usize>,
+    pass_orphans: Atomic<u64>,
 }
 
 /// A page of a scan, before it has an ordinal.
@@ -108,6 +132,9 @@ fn scan_range(
         KVVec::<bindings::agentzip_scanned_page>::with_capacity(SCAN_BATCH, GFP_KERNEL)?;
     let mut addr = range.start as usize;
     while addr < range.end as usize {
+        if found.len() > MAX_PAGES as usize {
+            return Err(E2BIG);
+        }
         found.reserve(SCAN_BATCH, GFP_KERNEL)?;
         // SAFETY: `mm` is alive, as we hold a reference; the batch has room for what is asked.
         let count = unsafe {
@@ -137,20 +164,14 @@ fn scan_range(
     Ok(())
 }
 
-impl Template {
-    /// Registers the pages of a process. `ranges` are sorted and do not overlap. May sleep.
+impl TemplatePages {
+    /// Takes the pages of a process. `ranges` are sorted and do not overlap. May sleep.
     ///
     /// # Errors
     ///
     /// `ESRCH` without such a process, `ENODATA` when no page in the ranges can be held, `E2BIG`
     /// for more than 2^24 pages, `EINTR`, `ENOMEM`.
-    pub(crate) fn scan(
-        pid: i32,
-        ranges: &[crate::uapi::Range],
-        name: Name,
-        domain: Name,
-        node: Node,
-    ) -> Result<Self> {
+    pub(crate) fn scan(pid: i32, ranges: &[crate::uapi::Range]) -> Result<Self> {
         let mut skipped = 0;
         let mut found = scan(pid, ranges, &mut skipped)?;
         if found.is_empty() {
@@ -195,15 +216,14 @@ impl Template {
         skipped += found.len() as u64 - u64::from(built.pages);
         shrink(&mut runs)?;
         Ok(Self {
-            name,
-            domain,
             runs,
             layers: built.layers,
             pages,
             copied,
             orphans: Atomic::new(0),
             skipped,
-            _node: node,
+            cursor: Atomic::new(0),
+            pass_orphans: Atomic::new(0),
         })
     }
 
@@ -225,12 +245,14 @@ impl Template {
         }
     }
 
-    /// Replaces pages that no page table maps any more by copies. May sleep; one caller at a time
-    /// (the control lock).
+    /// Replaces pages that no page table maps any more by copies: those of the next
+    /// [`ADOPT_SLICE`] pages, round after round. May sleep; one caller at a time (the control lock).
     pub(crate) fn adopt_unmapped(&self) {
-        let mut orphans = 0;
+        let start = self.cursor.load(Relaxed);
+        let end = start.saturating_add(ADOPT_SLICE).min(self.pages.len());
+        let mut orphans = self.pass_orphans.load(Relaxed);
         let mut old = KVVec::<PageRef>::new();
-        for page in self.pages.iter() {
+        for page in self.pages.get(start..end).unwrap_or_default() {
             let bits = page.0.load(Relaxed);
             if bits & COPIED != 0 {
                 continue;
@@ -259,7 +281,14 @@ impl Template {
                 old.clear();
             }
         }
-        self.orphans.store(orphans, Relaxed);
+        if end == self.pages.len() {
+            self.orphans.store(orphans, Relaxed);
+            self.pass_orphans.store(0, Relaxed);
+            self.cursor.store(0, Relaxed);
+        } else {
+            self.pass_orphans.store(orphans, Relaxed);
+            self.cursor.store(end, Relaxed);
+        }
         if !old.is_empty() {
             // Readers of the old pages are RCU readers.
             rcu::synchronize_rcu();
@@ -267,12 +296,12 @@ impl Template {
     }
 
     /// Pages kept by reference.
-    pub(crate) fn pages_referenced(&self) -> u64 {
+    pub(crate) fn referenced(&self) -> u64 {
         (self.pages.len() as u64).saturating_sub(self.copied.get())
     }
 
     /// Pages that are private copies.
-    pub(crate) fn pages_copied(&self) -> u64 {
+    pub(crate) fn copied(&self) -> u64 {
         self.copied.get()
     }
 

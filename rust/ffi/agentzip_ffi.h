@@ -23,7 +23,8 @@ struct mm_struct;
  * Install the hooks, in the order invalidate, load, store. Undone completely
  * when one step fails. Takes a reference on the module until disarmed; the
  * caller holds another. May sleep. Returns 0, -EBUSY when another IPMODIFY user
- * holds one of the functions, or another negative errno.
+ * holds one of the functions or ftrace is off, -ENOTRECOVERABLE when undoing
+ * failed (then the module must stay for ever), or another negative errno.
  */
 int agentzip_hooks_arm(void);
 

@@ -31,6 +31,10 @@
 
 #include "agentzip_ffi.h"
 
+#if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) || !defined(CONFIG_KPROBES)
+#error "AgentZip needs a kernel with DYNAMIC_FTRACE_WITH_ARGS and KPROBES"
+#endif
+
 DEFINE_STATIC_SRCU(agentzip_inflight);
 
 /*
@@ -205,7 +209,7 @@ int agentzip_hooks_arm(void)
 
 undo:
 	pr_err("agentzip: arm: cannot hook %s (%d): %s\n", hooks[i].target, ret,
-	       ret == -EBUSY ? "another user redirects it" : "see ftrace");
+	       ret == -EBUSY ? "another user redirects it, or ftrace is off" : "see ftrace");
 	while (--i >= 0) {
 		int err = hook_uninstall(&hooks[i]);
 
@@ -213,6 +217,7 @@ undo:
 			pr_err("agentzip: arm: cannot unhook %s (%d); the module stays\n",
 			       hooks[i].target, err);
 			__module_get(THIS_MODULE);
+			ret = -ENOTRECOVERABLE;
 		}
 	}
 	wait_for_replacements();

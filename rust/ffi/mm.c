@@ -130,14 +130,20 @@ void agentzip_page_put(struct page *page)
 }
 
 /*
- * No page table maps @page any more. The caller holds a reference. The answer
- * is stable when true for a page held by reference: without a mapping nobody
- * can map it again but through the swap cache, and a page that reclaim put
- * there keeps its contents while we hold it.
+ * No page table maps @page, and nobody is moving it right now: migration
+ * unmaps and maps again under the folio lock. The caller holds a reference, so
+ * a page that reclaim unmapped keeps its contents in the swap cache.
  */
 bool agentzip_page_unmapped(struct page *page)
 {
-	return !folio_mapped(page_folio(page));
+	struct folio *folio = page_folio(page);
+	bool unmapped;
+
+	if (folio_mapped(folio) || !folio_trylock(folio))
+		return false;
+	unmapped = !folio_mapped(folio);
+	folio_unlock(folio);
+	return unmapped;
 }
 
 void agentzip_page_get(struct page *page)
@@ -149,8 +155,11 @@ struct page *agentzip_page_copy(struct page *page)
 {
 	struct page *copy = alloc_page(GFP_KERNEL | __GFP_NOWARN);
 
-	if (copy)
-		copy_highpage(copy, page);
+	/* The source may be poisoned: that must not take us down. */
+	if (copy && copy_mc_highpage(copy, page)) {
+		__free_page(copy);
+		copy = NULL;
+	}
 	return copy;
 }
 

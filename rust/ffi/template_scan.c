@@ -104,13 +104,28 @@ out:
 	return page;
 }
 
-/* See the top of the file. Folio locked, our reference held. */
+/*
+ * See the top of the file. Folio locked, our reference held.
+ *
+ * A fork may raise both counts between our reads of them, and so hide a
+ * reference that belongs to no page table: the mapcount must be the same
+ * before and after the refcount was read. A fork takes its reference first and
+ * maps later, so a torn read errs on the side of copying.
+ */
 static bool nobody_can_write(struct folio *folio, struct page *page)
 {
-	return folio_test_anon(folio) && !folio_test_ksm(folio) &&
-	       !folio_test_large(folio) && !folio_test_swapcache(folio) &&
-	       folio_mapped(folio) && !PageAnonExclusive(page) &&
-	       folio_ref_count(folio) == folio_mapcount(folio) + 1;
+	int mapcount, refcount;
+
+	if (!folio_test_anon(folio) || folio_test_ksm(folio) ||
+	    folio_test_large(folio) || folio_test_swapcache(folio) ||
+	    PageAnonExclusive(page))
+		return false;
+	mapcount = folio_mapcount(folio);
+	smp_rmb();	/* between the three reads, in this order */
+	refcount = folio_ref_count(folio);
+	smp_rmb();
+	return mapcount > 0 && mapcount == folio_mapcount(folio) &&
+	       refcount == mapcount + 1;
 }
 
 /*

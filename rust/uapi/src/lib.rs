@@ -164,7 +164,7 @@ pub struct Info {
     pub armed: u32,
     /// Out: 1 while stores are accepted (the `enabled` file).
     pub enabled: u32,
-    /// Out: 1 after `DRAIN` or `DISARM`, until the next `ARM`.
+    /// Out: 1 after `DRAIN`, until the next `ARM`.
     pub draining: u32,
 }
 
@@ -288,7 +288,8 @@ pub struct Stats {
     pub memory: MemoryStats,
 }
 
-/// What the store occupies, in bytes; every byte is in exactly one field.
+/// What the store occupies, in bytes; no byte is in two fields. Left out, as the kernel does not
+/// say: zsmalloc's descriptors of its pages (64 bytes for each chain of 1 to 8) and sysfs nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryStats {
