@@ -454,8 +454,8 @@ fn decode(
             let rcu = rcu::read_lock();
             let codec = &mut buffers.codec;
             let zstd = &mut scratch.zstd;
-            // SAFETY: As above. The payload has the length that `store_page()` wrote into its header:
-            // we trust the pool's memory that far; the page's bytes are checked below.
+            // SAFETY: As above. The payload has the length that `store_page()` wrote into its header,
+            // whose check byte just passed.
             let representation = unsafe {
                 state
                     .pool

@@ -4,9 +4,13 @@
 //!
 //! ```text
 //! 4 B   CRC-32C of the page
-//! 2 B   12 bits length of the payload, these 6 bytes included; 4 bits format
+//! 2 B   12 bits length of the payload, these 7 bytes included; 4 bits format
+//! 1 B   check of the 6 bytes before
 //! ...   body
 //! ```
+//!
+//! The check is there because the length is used before the checksum of the page can be: whoever
+//! reads a payload out of an allocator must not read past its end because a bit flipped.
 //!
 //! A format number names a representation *and* the version of its body. A number that was once
 //! given keeps its meaning; a change of a body takes a new number.
@@ -17,7 +21,7 @@ use super::PAGE_SIZE;
 pub const PAYLOAD_VERSION: u32 = 1;
 
 /// Bytes of a payload before its body.
-pub const HEADER_LEN: usize = 6;
+pub const HEADER_LEN: usize = 7;
 
 /// Longest payload in bytes.
 pub const MAX_PAYLOAD: usize = PAGE_SIZE - 8;
@@ -131,18 +135,30 @@ pub fn header(payload: &[u8]) -> Result<Header, DecodeError> {
     parse(payload).map(|(header, _)| header)
 }
 
+/// The check byte of a header: the top byte of a product with an odd number, into which every bit
+/// of the header goes.
+fn check(crc: u32, packed: u16) -> u8 {
+    let fields = (u64::from(packed) << 32) | u64::from(crc);
+    let product = fields.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product.to_be_bytes()[0]
+}
+
 pub(super) fn parse(payload: &[u8]) -> Result<(Header, Format), DecodeError> {
-    let Some(&[c0, c1, c2, c3, l0, l1]) = payload.first_chunk::<HEADER_LEN>() else {
+    let Some(&[c0, c1, c2, c3, l0, l1, checked]) = payload.first_chunk::<HEADER_LEN>() else {
         return Err(DecodeError::Truncated);
     };
+    let crc = u32::from_le_bytes([c0, c1, c2, c3]);
     let packed = u16::from_le_bytes([l0, l1]);
+    if checked != check(crc, packed) {
+        return Err(DecodeError::Header);
+    }
     let len = packed & LEN_MASK;
     let format = Format::from_number(packed >> LEN_BITS).ok_or(DecodeError::Header)?;
     if (len as usize) < HEADER_LEN || len as usize > MAX_PAYLOAD {
         return Err(DecodeError::Header);
     }
     let header = Header {
-        crc: u32::from_le_bytes([c0, c1, c2, c3]),
+        crc,
         len,
         representation: format.representation(),
     };
@@ -162,6 +178,6 @@ pub(super) fn write_header(
     let packed = len as u16 | ((format as u16) << LEN_BITS);
     let [c0, c1, c2, c3] = crc.to_le_bytes();
     let [l0, l1] = packed.to_le_bytes();
-    *out.first_chunk_mut::<HEADER_LEN>()? = [c0, c1, c2, c3, l0, l1];
+    *out.first_chunk_mut::<HEADER_LEN>()? = [c0, c1, c2, c3, l0, l1, check(crc, packed)];
     Some(())
 }

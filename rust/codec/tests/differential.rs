@@ -17,6 +17,7 @@ fn frame(format: u16, crc: u32, body: &[u8]) -> Vec<u8> {
     let len = (HEADER_LEN + body.len()) as u16;
     let mut payload = crc.to_le_bytes().to_vec();
     payload.extend((len | (format << 12)).to_le_bytes());
+    payload.push(naive::header_check(&payload));
     payload.extend(body);
     payload
 }

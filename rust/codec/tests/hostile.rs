@@ -26,6 +26,7 @@ proptest! {
         if right_len && payload.len() >= HEADER_LEN {
             let packed = payload.len() as u16 | (format << 12);
             payload[4..6].copy_from_slice(&packed.to_le_bytes());
+            payload[6] = naive::header_check(&payload[..6]);
         }
         if ordinal && payload.len() >= HEADER_LEN + 3 {
             payload[HEADER_LEN..HEADER_LEN + 3].copy_from_slice(&[3, 0, 0]);
@@ -92,7 +93,10 @@ fn headers() {
         let [low, high] = packed.to_le_bytes();
         let known = (1..=5).contains(&(packed >> 12));
         let len = usize::from(packed & 0xfff);
-        let result = header(&[1, 2, 3, 4, low, high]);
+        let fields = [1, 2, 3, 4, low, high];
+        let check = naive::header_check(&fields);
+        let [c0, c1, c2, c3, _, _] = fields;
+        let result = header(&[c0, c1, c2, c3, low, high, check]);
         assert_eq!(
             result.is_ok(),
             known && (HEADER_LEN..=MAX_PAYLOAD).contains(&len)
@@ -100,6 +104,26 @@ fn headers() {
         if let Ok(header) = result {
             assert_eq!(usize::from(header.len), len);
             assert_eq!(header.crc, 0x0403_0201);
+        }
+    }
+}
+
+/// The length is used before the checksum of the page can be: no single flipped bit may pass.
+#[test]
+fn a_flipped_bit_in_a_header_is_noticed() {
+    for packed in (0..=u16::MAX).step_by(7) {
+        let mut bytes = [0u8; HEADER_LEN];
+        bytes[..4].copy_from_slice(&u32::from(packed).wrapping_mul(0x9e37_79b1).to_le_bytes());
+        bytes[4..6].copy_from_slice(&packed.to_le_bytes());
+        bytes[6] = naive::header_check(&bytes[..6]);
+        for bit in 0..8 * HEADER_LEN {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(
+                header(&bytes),
+                Err(DecodeError::Header),
+                "{packed:#x} {bit}"
+            );
+            bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 }

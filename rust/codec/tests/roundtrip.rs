@@ -130,10 +130,16 @@ fn small_changes_make_small_payloads() {
     }];
     // One reference count: header, ordinal, token, one byte.
     let page = changed(&base, &[(10, 1)]);
-    assert_eq!(bench.payload(&page, &bases).unwrap().len(), 6 + 3 + 1 + 1);
+    assert_eq!(
+        bench.payload(&page, &bases).unwrap().len(),
+        HEADER_LEN + 3 + 1 + 1
+    );
     // Two far apart.
     let page = changed(&base, &[(10, 1), (300, 1)]);
-    assert_eq!(bench.payload(&page, &bases).unwrap().len(), 6 + 3 + 2 + 3);
+    assert_eq!(
+        bench.payload(&page, &bases).unwrap().len(),
+        HEADER_LEN + 3 + 2 + 3
+    );
 }
 
 #[test]

@@ -270,7 +270,7 @@ pub struct PageStats {
     pub load_errors: u64,
     /// Pages stored since the start whose index the template has.
     pub template_backed: u64,
-    /// Nanoseconds spent in encoding, declined pages and the wait for scratch included.
+    /// Nanoseconds spent in encoding, pages that no representation paid for included.
     pub encode_ns: u64,
     /// Nanoseconds spent in decoding.
     pub decode_ns: u64,

@@ -98,7 +98,7 @@ impl Header {
             None => 0,
             Some(name) => self.structs[name.strip_prefix("struct ").unwrap()].size as u64,
         };
-        direction << 30 | size << 16 | self.numbers[arguments[0]] << 8 | number(arguments[1])
+        (direction << 30) | (size << 16) | (self.numbers[arguments[0]] << 8) | number(arguments[1])
     }
 
     fn layout<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Layout {

@@ -39,6 +39,15 @@ fn changes(page: &Page, base: &Page) -> Vec<(usize, usize, Vec<u8>)> {
     list
 }
 
+/// The check byte of the first six bytes of a header.
+pub fn header_check(fields: &[u8]) -> u8 {
+    let number = fields
+        .iter()
+        .rev()
+        .fold(0u128, |number, &byte| number * 256 + u128::from(byte));
+    ((number + 1) * 0x9e37_79b9_7f4a_7c15 % (1 << 64) / (1 << 56)) as u8
+}
+
 fn token(skip: usize, first: usize, len: usize) -> Vec<u8> {
     if skip < 16 && first == 0 {
         vec![((len - 1) * 16 + skip) as u8]
@@ -119,10 +128,13 @@ pub fn decode(payload: &[u8], ordinal: u32, base: &Page) -> Option<Box<Page>> {
     let crc = u32::from_le_bytes(payload.get(..4)?.try_into().ok()?);
     let packed = u16::from_le_bytes(payload.get(4..6)?.try_into().ok()?);
     let len = usize::from(packed % 4096);
-    if !(6..=PAGE_SIZE - 8).contains(&len) {
+    if payload.get(6)? != &header_check(payload.get(..6)?) {
         return None;
     }
-    let body = payload.get(6..len)?;
+    if !(7..=PAGE_SIZE - 8).contains(&len) {
+        return None;
+    }
+    let body = payload.get(7..len)?;
     let mut page = Box::new(*base);
     let pages_base = |body: &[u8]| -> Option<Vec<u8>> {
         let named = body.get(..3)?;
