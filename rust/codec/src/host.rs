@@ -40,6 +40,6 @@ impl Backend for Host {
     }
 
     fn crc32c(&mut self, data: &[u8]) -> u32 {
-        crc_fast::crc32_iscsi(data)
+        crc32c::crc32c(data)
     }
 }

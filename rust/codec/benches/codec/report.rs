@@ -8,10 +8,17 @@ use agentzip_codec::Representation;
 use serde_json::{json, Map, Value};
 use std::fmt::Write;
 
-/// What the word-run delta has to reach: zstd-3's time over its own, both medians, same pages.
+/// What the word-run delta has to reach: zstd-3's time over its own, both medians, same pages, like
+/// for like: zstd-3 has no checksum of the page, so neither has the delta there. How long a CRC-32C
+/// takes is a matter of the host's library, not of the codec; both ratios are printed.
 const GOALS: (f64, f64) = (15.0, 20.0);
 
 const ZSTD: &str = "zstd-3";
+
+/// Our codec in [`ClassResult::codecs`], as the module runs it.
+const WITH_CHECKSUM: usize = 0;
+/// Our codec without the CRC-32C of the page.
+const WITHOUT_CHECKSUM: usize = 1;
 
 /// The table.
 pub fn text(corpus: &Corpus, classes: &[ClassResult]) -> String {
@@ -57,17 +64,19 @@ fn render(out: &mut String, corpus: &Corpus, classes: &[ClassResult]) -> std::fm
     }
     writeln!(out)?;
     for class in classes {
-        let (encode, decode) = ratios(class);
+        let (encode, decode) = ratios(class, WITHOUT_CHECKSUM);
+        let (checked_encode, checked_decode) = ratios(class, WITH_CHECKSUM);
         write!(
             out,
-            "{:<11} zstd-3 takes {encode:.1} times its encode time, {decode:.1} times its decode time",
+            "{:<11} zstd-3 takes {encode:.1} times its encode time, {decode:.1} times its decode \
+             time; {checked_encode:.1} and {checked_decode:.1} times with our checksum in ours",
             name(class.representation)
         )?;
         if class.representation == Representation::Delta {
             let verdict = |ok| if ok { "reached" } else { "MISSED" };
             write!(
                 out,
-                " (goals: {} {}, {} {})",
+                " (goals, none with a checksum: {} {}, {} {})",
                 GOALS.0,
                 verdict(encode >= GOALS.0),
                 GOALS.1,
@@ -105,7 +114,8 @@ pub fn json(corpus: &Corpus, classes: &[ClassResult]) -> String {
             .iter()
             .map(|codec| (codec.name.to_string(), codec_json(codec)))
             .collect();
-        let (encode, decode) = ratios(class);
+        let (encode, decode) = ratios(class, WITHOUT_CHECKSUM);
+        let (checked_encode, checked_decode) = ratios(class, WITH_CHECKSUM);
         representations.insert(
             name(class.representation).into(),
             json!({
@@ -113,6 +123,8 @@ pub fn json(corpus: &Corpus, classes: &[ClassResult]) -> String {
                 "codecs": codecs,
                 "zstd_encode_over_agentzip": encode,
                 "zstd_decode_over_agentzip": decode,
+                "zstd_encode_over_agentzip_with_checksum": checked_encode,
+                "zstd_decode_over_agentzip_with_checksum": checked_decode,
             }),
         );
     }
@@ -138,9 +150,10 @@ fn codec_json(codec: &CodecResult) -> Value {
 }
 
 /// zstd-3's median times over ours, on the same pages.
-fn ratios(class: &ClassResult) -> (f64, f64) {
+/// How often our times, with or without checksum, go into those of zstd-3: encode, decode.
+fn ratios(class: &ClassResult, ours: usize) -> (f64, f64) {
     let zstd = class.codecs.iter().find(|codec| codec.name == ZSTD);
-    match (class.codecs.first(), zstd) {
+    match (class.codecs.get(ours), zstd) {
         (Some(ours), Some(zstd)) => (
             zstd.encode.median as f64 / ours.encode.median.max(1) as f64,
             zstd.decode.median as f64 / ours.decode.median.max(1) as f64,

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# make demo      set up what is missing, run the demo in a guest, write target/report/demo.json
+# make test      formatting, lints, unit tests, module build, guest suite
+# make modules   build agentzip.ko with a prepared kernel tree (KDIR=...), the plain Kbuild way
+# make doctor    check the prerequisites        make bench   native codec benchmark
+# make clean     remove what was built (the cache of set-up stays: cargo xtask clean-cache)
+
+KDIR  ?= /lib/modules/$(shell uname -r)/build
+XTASK := scripts/xtask.sh
+
+.PHONY: demo test doctor bench setup modules clean
+
+demo test: setup
+	$(XTASK) $@
+
+bench: setup
+	$(XTASK) bench codec
+
+doctor:
+	$(XTASK) doctor
+
+setup:
+	scripts/bootstrap.sh
+
+modules:
+	@scripts/check-kdir.sh "$(KDIR)"
+	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
+
+clean:
+	rm -rf target
+	if [ -e "$(KDIR)/Makefile" ]; then $(MAKE) -C $(KDIR) M=$(CURDIR) clean; fi

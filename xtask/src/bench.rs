@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `cargo xtask bench`: native benchmarks.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{bail, Context, Result};
+use clap::ValueEnum;
+
+use crate::{paths, pinned, setup};
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to measure.
+    #[arg(value_enum)]
+    what: What,
+    /// Passed on to the benchmark.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// Encode and decode of each representation, beside zstd-3 and lz4
+    Codec,
+}
+
+/// Runs `cargo xtask bench`.
+pub fn main(args: Args) -> Result<ExitCode> {
+    setup::ensure_toolchain()?;
+    let mut words = match args.what {
+        What::Codec => vec![
+            "bench",
+            "--locked",
+            "--package",
+            "agentzip-codec",
+            "--all-features",
+            "--bench",
+            "codec",
+            "--",
+        ],
+    };
+    // The pages are made once, on this machine, and kept in the cache.
+    let corpus = paths::cache()?.display().to_string();
+    let report = paths::target().join("report");
+    fs::create_dir_all(&report).with_context(|| format!("mkdir {}", report.display()))?;
+    let json = report.join("codec.json").display().to_string();
+    words.extend(["--cache", &corpus, "--json", &json]);
+    words.extend(args.args.iter().map(String::as_str));
+    let status = pinned::cargo(&words).status().context("run cargo bench")?;
+    if !status.success() {
+        bail!("the benchmark ended with {status}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! Builds what goes into a guest: module, test modules, controller, guest program.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::ValueEnum;
+
+use crate::setup::{self, Cache};
+use crate::{paths, pinned, progress};
+
+/// Files for the payload disk.
+pub struct Artifacts {
+    /// Each lands in /opt/agentzip under its own name.
+    pub files: Vec<PathBuf>,
+}
+
+/// Copies the sources to the staging folder and runs Kbuild on the copy: neither
+/// Kbuild's `clean` nor its objects ever meet the repository. What a build made
+/// stays, so that the next one is incremental.
+const MODULE_SCRIPT: &str = r#"
+umask 022
+: "${clippy:=}"
+mkdir -p /agentzip/module/testmod
+stage() {
+    rsync -a --delete --exclude='*.o' --exclude='*.ko' --exclude='*.mod' --exclude='*.mod.c' \
+        --exclude='.*.cmd' --exclude='.*.d' --exclude='*.rmeta' --exclude='*.a' --exclude='*generated*' \
+        --exclude=modules.order --exclude=Module.symvers --exclude=/target --exclude=/testmod "$@"
+}
+stage /agentzip/repo/Kbuild /agentzip/repo/rust /agentzip/module/
+release=$(cat /agentzip/build/include/config/kernel.release)
+kbuild() {
+    make -C /agentzip/build -j"$(nproc)" "LOCALVERSION=+${release#*+}" "M=$1" \
+        KCFLAGS=-Werror KRUSTFLAGS=-Dwarnings ${clippy:+CLIPPY=1} modules
+}
+kbuild /agentzip/module
+if [ -e /agentzip/repo/qemu-test/testmod/Kbuild ] || [ -e /agentzip/repo/qemu-test/testmod/Makefile ]; then
+    stage /agentzip/repo/qemu-test/testmod/ /agentzip/module/testmod/
+    kbuild /agentzip/module/testmod
+fi
+"#;
+
+/// Options of `cargo xtask build`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only this part.
+    #[arg(value_enum)]
+    part: Option<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// agentzip.ko and the test modules
+    Modules,
+    /// Controller and guest program
+    Programs,
+}
+
+/// Runs `cargo xtask build`.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let cache = setup::ensure_all()?;
+    let mut files = Vec::new();
+    if args.part != Some(Part::Programs) {
+        files.extend(modules(&cache)?);
+    }
+    if args.part != Some(Part::Modules) {
+        files.extend(programs()?);
+    }
+    for file in files {
+        println!("{}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds everything for a guest.
+pub fn all(cache: &Cache) -> Result<Artifacts> {
+    let mut files = modules(cache)?;
+    files.extend(programs()?);
+    Ok(Artifacts { files })
+}
+
+/// What earlier builds made, whatever is there.
+pub fn as_built() -> Artifacts {
+    let (stage, release) = (stage(), pinned::binaries("release"));
+    let mut files = vec![
+        stage.join("agentzip.ko"),
+        release.join("agentzip"),
+        release.join("agentzip-guest"),
+    ];
+    files.extend(test_modules());
+    files.retain(|file| file.exists());
+    Artifacts { files }
+}
+
+/// The copy of the module's sources that Kbuild works on.
+fn stage() -> PathBuf {
+    paths::target().join("kmod")
+}
+
+/// The test modules that were built.
+fn test_modules() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(stage().join("testmod")) else {
+        return Vec::new();
+    };
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    files
+        .filter(|path| path.extension().is_some_and(|e| e == "ko"))
+        .collect()
+}
+
+/// Builds agentzip.ko and the test modules.
+pub fn modules(cache: &Cache) -> Result<Vec<PathBuf>> {
+    ensure!(
+        paths::in_repo("Kbuild").exists(),
+        "{} does not exist: there is no module to build",
+        paths::in_repo("Kbuild").display()
+    );
+    let stage = stage();
+    fs::create_dir_all(&stage).with_context(|| format!("mkdir {}", stage.display()))?;
+    logged(
+        "module",
+        "build module",
+        &mut pinned::kernel_script(cache, &stage, MODULE_SCRIPT)?,
+    )?;
+    let mut files = vec![stage.join("agentzip.ko")];
+    files.extend(test_modules());
+    for file in &files {
+        ensure!(
+            file.exists(),
+            "the build of the module made no {}",
+            file.display()
+        );
+    }
+    Ok(files)
+}
+
+/// Checks the module's Rust with rustfmt and, by a build of its own, with the kernel's clippy.
+pub fn module_lints(cache: &Cache) -> Result<()> {
+    let stage = paths::target().join("kmod-clippy");
+    fs::create_dir_all(&stage).with_context(|| format!("mkdir {}", stage.display()))?;
+    // From standard input rustfmt looks at one file and follows no `mod`.
+    let script = format!(
+        "for file in /agentzip/repo/rust/*.rs; do rustfmt --edition 2021 --check <\"$file\"; done\n\
+         clippy=1\n{MODULE_SCRIPT}"
+    );
+    logged(
+        "module-lints",
+        "lints of the module",
+        &mut pinned::kernel_script(cache, &stage, &script)?,
+    )
+}
+
+/// Builds controller and guest program.
+pub fn programs() -> Result<Vec<PathBuf>> {
+    logged(
+        "programs",
+        "build programs",
+        &mut pinned::cargo(&[
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "agentzip-ctl",
+            "--package",
+            "agentzip-guest",
+        ]),
+    )?;
+    let dir = pinned::binaries("release");
+    Ok(vec![dir.join("agentzip"), dir.join("agentzip-guest")])
+}
+
+/// Runs a command with the log `target/log/<name>.log`, shows its progress under
+/// `title`, and the log's end when it fails.
+pub fn logged(name: &str, title: &str, command: &mut Command) -> Result<()> {
+    let log = paths::target().join("log").join(format!("{name}.log"));
+    let (status, _) = progress::run(title, command, &log)?;
+    if !status.success() {
+        for line in progress::tail(&log, 40) {
+            eprintln!("    {line}");
+        }
+        bail!("{title} failed ({status}), log: {}", log.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `cargo xtask demo`: the same sandboxes under three configurations, in one guest.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::guest::Guest;
+use crate::{build, paths, progress, setup};
+
+/// Options of `cargo xtask demo`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Passed on to `agentzip-guest demo`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Runs `cargo xtask demo`.
+pub fn main(args: Args) -> Result<ExitCode> {
+    let start = Instant::now();
+    let cache = setup::ensure_all()?;
+    let set_up = start.elapsed();
+    let artifacts = build::all(&cache)?;
+    let built = start.elapsed() - set_up;
+
+    println!("demo: one guest, Debian's own kernel {}", cache.release()?);
+    let mut guest = Guest::new("demo", "demo");
+    guest.args = args.args;
+    guest.limit = Duration::from_secs(20 * 60);
+    let outcome = guest.boot(&cache, &artifacts, false)?;
+
+    let source = outcome.report.join("demo.json");
+    ensure!(
+        source.exists(),
+        "the guest handed out no demo.json, see {}",
+        outcome.report.display()
+    );
+    let text = fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?;
+    serde_json::from_str::<serde_json::Value>(&text)
+        .context("demo.json of the guest is no JSON")?;
+    let target = paths::target().join("report").join("demo.json");
+    fs::create_dir_all(paths::target().join("report"))?;
+    fs::write(&target, text).with_context(|| format!("write {}", target.display()))?;
+    if let Ok(table) = fs::read_to_string(outcome.report.join("demo.txt")) {
+        println!("\n{table}");
+    }
+    println!(
+        "times: set-up {}, build {}, demo {}; report: {}",
+        progress::seconds(set_up),
+        progress::seconds(built),
+        progress::seconds(outcome.elapsed),
+        target.display()
+    );
+    println!(
+        "demo: {} checks passed, {} failed",
+        outcome.passed, outcome.failed
+    );
+    Ok(ExitCode::from(u8::from(outcome.failed != 0)))
+}

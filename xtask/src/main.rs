@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! `cargo xtask`: set-up, build, tests, demo and the test guest.
+
+mod bench;
+mod boot;
+mod build;
+mod clean;
+mod demo;
+mod doctor;
+mod guest;
+mod paths;
+mod pinned;
+mod progress;
+mod setup;
+mod shell;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Set-up, build, tests, demo and the test guest of AgentZip.
+///
+/// Environment: AGENTZIP_CACHE (default ~/.cache/agentzip) is where set-up puts its results;
+/// AGENTZIP_KERNEL pins the guest's kernel (for example 7.3.4+deb13-cloud-amd64);
+/// AGENTZIP_ACCEL=kvm|tcg overrides the choice of QEMU's accelerator.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make toolchain root, kernel, build tree, guest image and initramfs (what is there is kept).
+    Setup(setup::Args),
+    /// Check every prerequisite and name the remedy for each that fails.
+    Doctor,
+    /// Build module, test modules, controller and guest program.
+    Build(build::Args),
+    /// Run all tests: formatting, lints, unit tests, module build, guest suite.
+    Test(test::Args),
+    /// Run the demo in a guest and write target/report/demo.json.
+    Demo(demo::Args),
+    /// Run a benchmark natively.
+    Bench(bench::Args),
+    /// Open an interactive shell in a guest.
+    Shell(shell::Args),
+    /// Boot a guest and run one command in it.
+    Boot(boot::Args),
+    /// Remove what earlier recipes left in the cache, or all of it.
+    CleanCache(clean::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Setup(args) => setup::main(args),
+        Command::Doctor => doctor::main(),
+        Command::Build(args) => build::main(args),
+        Command::Test(args) => test::main(args),
+        Command::Demo(args) => demo::main(args),
+        Command::Bench(args) => bench::main(args),
+        Command::Shell(args) => shell::main(args),
+        Command::Boot(args) => boot::main(args),
+        Command::CleanCache(args) => clean::main(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
