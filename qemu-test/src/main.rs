@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The one program of the test guest: its first process, the test suite, the
+//! scenario runner and the demo.
+
+mod init;
+mod run;
+mod suite;
+mod verdict;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs inside the AgentZip test guest.
+#[derive(Parser)]
+#[command(name = "agentzip-guest", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// First process of the guest: mounts, settings, swap, then what the kernel command line says.
+    Init,
+    /// Run the test suite.
+    Suite(suite::Args),
+    /// Run one scenario and print its result as JSON.
+    Run(run::Args),
+    /// Run the demo: the same sandboxes under three configurations.
+    Demo(run::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Init => init::main(),
+        Command::Suite(args) => verdict::finish(suite::main(args)),
+        Command::Run(args) => verdict::finish(run::main(args)),
+        Command::Demo(args) => verdict::finish(run::demo(args)),
+    }
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The cgroup v2 directories of a run, and the one reclaim procedure of all configurations.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+/// Where cgroup v2 is mounted.
+const ROOT: &str = "/sys/fs/cgroup";
+/// Parent of every cgroup of a run.
+const PARENT: &str = "agentzip-run";
+/// What one write to memory.reclaim asks for, in bytes.
+const SLICE: u64 = 8 << 20;
+/// A slice that freed less than this many bytes gained nothing.
+const LEAST_GAIN: u64 = 256 << 10;
+/// Slices in a row without a gain that end the reclaim.
+const MISSES: u32 = 2;
+/// EAGAIN of Linux: reclaim got less than it was asked for.
+const EAGAIN: i32 = 11;
+
+/// One cgroup directory, made by this program.
+#[derive(Debug)]
+pub struct Cgroup {
+    path: PathBuf,
+}
+
+/// What a cgroup is charged for, in bytes (memory.stat).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Charged {
+    /// Anonymous pages on the LRU lists, in the swap cache or not, mapped or not.
+    pub anonymous: u64,
+    /// Of those, the mapped ones: the `anon` line.
+    pub mapped: u64,
+    /// Pages in the swap cache.
+    pub swap_cached: u64,
+}
+
+impl Cgroup {
+    /// Makes the cgroup `name` below the run's parent, with the memory controller.
+    pub fn create(name: &str) -> Result<Self> {
+        let parent = Path::new(ROOT).join(PARENT);
+        write(&Path::new(ROOT).join("cgroup.subtree_control"), "+memory")?;
+        fs::create_dir_all(&parent).with_context(|| format!("mkdir {}", parent.display()))?;
+        write(&parent.join("cgroup.subtree_control"), "+memory")?;
+        let path = parent.join(name);
+        fs::create_dir(&path).with_context(|| format!("mkdir {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes one of the cgroup's files.
+    pub fn write(&self, file: &str, value: &str) -> Result<()> {
+        write(&self.path.join(file), value)
+    }
+
+    /// Reads what is charged now. Counts lag until the kernel's next flush: settle first.
+    pub fn charged(&self) -> Result<Charged> {
+        let path = self.path.join("memory.stat");
+        let text = read(&path)?;
+        let lines: HashMap<&str, u64> = text
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(key, value)| Some((key, value.parse().ok()?)))
+            .collect();
+        let field = |name: &str| {
+            lines
+                .get(name)
+                .copied()
+                .with_context(|| format!("no {name} in {}", path.display()))
+        };
+        let lists = field("inactive_anon")? + field("active_anon")? + field("unevictable")?;
+        Ok(Charged {
+            anonymous: lists.saturating_sub(field("shmem")?),
+            mapped: field("anon")?,
+            swap_cached: field("swapcached")?,
+        })
+    }
+
+    /// Asks the kernel for all anonymous memory, slice by slice, until nothing is left to gain.
+    ///
+    /// Every configuration is reclaimed by this function and nothing else.
+    pub fn reclaim(&self) -> Result<()> {
+        let path = self.path.join("memory.reclaim");
+        let mut misses = 0;
+        let mut before = self.current()?;
+        while misses < MISSES {
+            match fs::write(&path, format!("{SLICE} swappiness=max")) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(EAGAIN) => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("write {}", path.display()))
+                }
+            }
+            let now = self.current()?;
+            if now + LEAST_GAIN > before {
+                misses += 1;
+                // Pages under write-back need a moment.
+                std::thread::sleep(Duration::from_millis(10));
+            } else {
+                misses = 0;
+            }
+            before = now;
+        }
+        Ok(())
+    }
+
+    fn current(&self) -> Result<u64> {
+        let path = self.path.join("memory.current");
+        read(&path)?
+            .trim()
+            .parse()
+            .with_context(|| format!("parse {}", path.display()))
+    }
+
+    /// Waits until no process is left, then removes the directory.
+    pub fn remove(self) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match fs::remove_dir(&self.path) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    let left = read(&self.path.join("cgroup.procs")).unwrap_or_default();
+                    bail!(
+                        "rmdir {}: {error}; processes left: {left:?}",
+                        self.path.display()
+                    );
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+}
+
+/// Reads a small text file; the error names it.
+pub fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+/// Writes a small text file; the error names it.
+pub fn write(path: &Path, value: &str) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("write {value:?} to {}", path.display()))
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! One run: sandboxes of one zygote work and wait in turns, under one configuration.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{anyhow, Context, Result};
+use serde::Serialize;
+
+use super::backend::{Backend, Configuration, Places, Representation};
+use super::cgroup::Cgroup;
+use super::memory::{self, Machine, Sample};
+use super::pages::{self, Contents, Shares};
+use super::zygote::{Sandbox, Zygote};
+
+/// Turns after which the first wait is over: samples from here on count.
+pub const FIRST_COUNTED_WAIT: usize = 2;
+
+/// What is run.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Scenario {
+    /// Sandboxes.
+    #[arg(long, default_value_t = 8)]
+    pub sandboxes: usize,
+    /// Turns of each sandbox; there is a wait between two turns.
+    #[arg(long, default_value_t = 4)]
+    pub turns: usize,
+    /// Seed of the sandboxes' subtasks.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Sandboxes that work, or are reclaimed, at once.
+    #[arg(long, default_value_t = 2)]
+    pub parallel: usize,
+    /// Sandboxes whose swapped pages are all read back and compared after the last turn.
+    #[arg(long, default_value_t = 2)]
+    pub check_sandboxes: usize,
+    /// Folder of zygote.py.
+    #[arg(long, default_value = "/opt/agentzip/workload")]
+    pub workload: PathBuf,
+    /// Interpreter of the workload.
+    #[arg(long, default_value = "python3")]
+    pub python: String,
+    /// The module's file.
+    #[arg(long, default_value = "/opt/agentzip/agentzip.ko")]
+    pub module: PathBuf,
+    /// The controller's file.
+    #[arg(long, default_value = "/opt/agentzip/agentzip")]
+    pub controller: PathBuf,
+    /// Swap device; $AGENTZIP_SWAP when not given.
+    #[arg(long)]
+    pub swap: Option<PathBuf>,
+}
+
+/// What one run showed.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Under which configuration.
+    pub configuration: Configuration,
+    /// Digest of every turn and of the final walk, by sandbox.
+    pub digests: Vec<Vec<String>>,
+    /// A sample for each wait.
+    pub samples: Vec<Sample>,
+    /// Seconds of each turn after a wait, from the order to its digest.
+    pub turn_seconds: Vec<f64>,
+    /// Seconds that reclaiming all sandboxes took, for each wait.
+    pub reclaim_seconds: Vec<f64>,
+    /// Swapped pages read back and compared after the last turn.
+    pub pages_checked: u64,
+    /// Of those, pages that differed.
+    pub page_mismatches: u64,
+    /// Owned and fresh pages of each sandbox at the last wait; only without compression.
+    #[serde(skip)]
+    pub shares: Vec<Shares>,
+    /// How pages are stored at the last wait; AgentZip only.
+    pub representations: Vec<Representation>,
+    /// The module's counters after the last turn; AgentZip only.
+    pub counters: std::collections::BTreeMap<String, u64>,
+    /// What was left behind at the end.
+    pub left_behind: Vec<String>,
+    /// Seconds of the whole run.
+    pub seconds: f64,
+}
+
+#[cfg(test)]
+impl Default for Scenario {
+    fn default() -> Self {
+        /// The options alone, as a command.
+        #[derive(clap::Parser)]
+        struct Defaults {
+            #[command(flatten)]
+            scenario: Scenario,
+        }
+        <Defaults as clap::Parser>::parse_from(["defaults"]).scenario
+    }
+}
+
+impl Scenario {
+    /// Starts the zygote that all runs fork from.
+    pub fn zygote(&self) -> Result<Zygote> {
+        let started = Instant::now();
+        println!("@@ zygote: starting");
+        let zygote = Zygote::start(&self.workload, &self.python)?;
+        println!(
+            "@@ zygote: ready after {:.1} s",
+            started.elapsed().as_secs_f64()
+        );
+        Ok(zygote)
+    }
+
+    /// Runs the scenario once.
+    pub fn run(&self, zygote: &mut Zygote, configuration: Configuration) -> Result<Outcome> {
+        let name = configuration.name();
+        self.run_steps(zygote, configuration)
+            .with_context(|| format!("configuration {name}"))
+    }
+
+    fn run_steps(&self, zygote: &mut Zygote, configuration: Configuration) -> Result<Outcome> {
+        let name = configuration.name();
+        let started = Instant::now();
+        println!("@@ {name}: set-up");
+        let places = Places {
+            module: self.module.clone(),
+            controller: self.controller.clone(),
+            swap: self
+                .swap
+                .clone()
+                .or_else(|| std::env::var_os("AGENTZIP_SWAP").map(Into::into)),
+        };
+        let backend = Backend::prepare(configuration, &places)?;
+        let cgroups = (0..self.sandboxes)
+            .map(|index| Cgroup::create(&format!("sandbox-{index}")))
+            .collect::<Result<Vec<_>>>()?;
+        let base = Machine::settled()?;
+        let template_base = template_bytes(zygote)?;
+        backend.attach(zygote.holder(), &cgroups)?;
+
+        let mut sandboxes = zygote.spawn(&cgroups, self.seed)?;
+        let mut outcome = Outcome {
+            configuration,
+            digests: vec![Vec::new(); self.sandboxes],
+            samples: Vec::new(),
+            turn_seconds: Vec::new(),
+            reclaim_seconds: Vec::new(),
+            pages_checked: 0,
+            page_mismatches: 0,
+            shares: Vec::new(),
+            representations: Vec::new(),
+            counters: Default::default(),
+            left_behind: Vec::new(),
+            seconds: 0.0,
+        };
+
+        for turn in 1..=self.turns {
+            let results = self.each(&mut sandboxes, |index, sandbox| {
+                backend.phase(&cgroups[index], "running")?;
+                let begin = Instant::now();
+                let digest = sandbox.turn()?.digest;
+                Ok((digest, begin.elapsed().as_secs_f64()))
+            })?;
+            for (digests, (digest, seconds)) in outcome.digests.iter_mut().zip(results) {
+                digests.push(digest);
+                if turn > 1 {
+                    outcome.turn_seconds.push(seconds);
+                }
+            }
+            if turn == self.turns {
+                break;
+            }
+            let begin = Instant::now();
+            self.reclaim(&backend, &mut sandboxes, &cgroups)?;
+            outcome.reclaim_seconds.push(begin.elapsed().as_secs_f64());
+            let now = Machine::settled()?;
+            let store = backend.occupied(&base, &now)?;
+            let template = template_bytes(zygote)? - template_base;
+            let sample = memory::sample(&base, &now, &cgroups, store, template)?;
+            println!(
+                "@@ {name}: wait {turn} of {}: {:.1} MiB owned, MemAvailable says {:.1} ({:.0} s)",
+                self.turns - 1,
+                mebibytes(sample.owned_bytes as f64),
+                mebibytes(sample.available_change_bytes as f64),
+                started.elapsed().as_secs_f64()
+            );
+            outcome.samples.push(sample);
+            if turn + 1 == self.turns {
+                outcome.representations = backend.representations()?;
+                if configuration == Configuration::None {
+                    outcome.shares = shares(zygote, &sandboxes)?;
+                }
+            }
+        }
+
+        println!("@@ {name}: last walk and page check");
+        let walks = self.each(&mut sandboxes, |_, sandbox| Ok(sandbox.walk()?.digest))?;
+        for (digests, digest) in outcome.digests.iter_mut().zip(walks) {
+            digests.push(digest);
+        }
+        let checked = self.check_sandboxes.min(self.sandboxes);
+        let results = self.each(&mut sandboxes[..checked], |index, sandbox| {
+            let contents = Contents::read(sandbox.pid)?;
+            backend.phase(&cgroups[index], "waiting")?;
+            cgroups[index].reclaim()?;
+            contents.compare_swapped()
+        })?;
+        outcome.pages_checked = results.iter().map(|(checked, _)| checked).sum();
+        outcome.page_mismatches = results.iter().map(|(_, wrong)| wrong).sum();
+        outcome.counters = backend.statistics()?;
+
+        for sandbox in sandboxes {
+            sandbox.exit()?;
+        }
+        outcome.left_behind = backend.finish(&cgroups)?;
+        for cgroup in cgroups {
+            cgroup.remove()?;
+        }
+        outcome.seconds = started.elapsed().as_secs_f64();
+        println!("@@ {name}: done after {:.0} s", outcome.seconds);
+        Ok(outcome)
+    }
+
+    /// The wait: every sandbox is reclaimed.
+    fn reclaim(
+        &self,
+        backend: &Backend,
+        sandboxes: &mut [Sandbox],
+        cgroups: &[Cgroup],
+    ) -> Result<()> {
+        self.each(sandboxes, |index, _| {
+            backend.phase(&cgroups[index], "waiting")?;
+            cgroups[index].reclaim()
+        })?;
+        Ok(())
+    }
+
+    /// Does something with every sandbox, `parallel` at a time; results in order.
+    fn each<T: Send>(
+        &self,
+        sandboxes: &mut [Sandbox],
+        work: impl Fn(usize, &mut Sandbox) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
+        let next = AtomicUsize::new(0);
+        let slots: Vec<_> = sandboxes
+            .iter_mut()
+            .map(|sandbox| Mutex::new((sandbox, None)))
+            .collect();
+        std::thread::scope(|scope| {
+            for _ in 0..self.parallel.max(1) {
+                scope.spawn(|| loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(slot) = slots.get(index) else { break };
+                    // Each index is taken once, so the lock is free and cannot be poisoned.
+                    if let Ok(mut slot) = slot.lock() {
+                        let result = work(index, slot.0);
+                        slot.1 = Some(result);
+                    }
+                });
+            }
+        });
+        slots
+            .into_iter()
+            .enumerate()
+            .map(|(index, slot)| {
+                let result = slot.into_inner().ok().and_then(|(_, result)| result);
+                result
+                    .unwrap_or_else(|| Err(anyhow!("its worker died")))
+                    .with_context(|| format!("sandbox {index}"))
+            })
+            .collect()
+    }
+}
+
+impl Outcome {
+    /// The samples that count: from the second wait on, or all when there are fewer.
+    pub fn counted(&self) -> &[Sample] {
+        self.samples
+            .get(FIRST_COUNTED_WAIT - 1..)
+            .filter(|s| !s.is_empty())
+            .unwrap_or(&self.samples)
+    }
+
+    /// Mean of a quantity over the samples that count; 0 without any.
+    pub fn mean(&self, quantity: impl Fn(&Sample) -> u64) -> u64 {
+        let counted = self.counted();
+        counted.iter().map(quantity).sum::<u64>() / (counted.len() as u64).max(1)
+    }
+}
+
+/// Owned and fresh pages of every sandbox.
+fn shares(zygote: &Zygote, sandboxes: &[Sandbox]) -> Result<Vec<Shares>> {
+    let template: HashSet<u64> = pages::anonymous(zygote.holder())?;
+    sandboxes
+        .iter()
+        .map(|sandbox| pages::shares(sandbox.pid, &template))
+        .collect()
+}
+
+/// Anonymous memory charged to zygote and holder.
+fn template_bytes(zygote: &Zygote) -> Result<i64> {
+    zygote.cgroup().map_or(Ok(0), |cgroup| {
+        Ok(memory::signed(cgroup.charged()?.anonymous))
+    })
+}
+
+/// Bytes as MiB.
+pub fn mebibytes(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The test suite that runs in the guest: the module against the kernel's real page path.
+//!
+//! Each test is a function in a table, runs in a process of its own with its own cgroups and
+//! swap area, is bounded in time, and fails when it leaves anything behind: entries, templates,
+//! sandboxes, pool memory, or a complaint in the kernel log. Output is KTAP.
+
+mod abi;
+mod attach;
+mod fixture;
+mod hooks;
+mod large;
+mod lifetime;
+mod overhead;
+mod runner;
+mod sys;
+mod template;
+mod tracing;
+mod unload;
+mod zswap;
+
+use std::time::Instant;
+
+use anyhow::{ensure, Context, Result};
+
+use self::fixture::{cgroup, host, module};
+use self::runner::{KernelLog, Test};
+use crate::verdict::Tally;
+
+/// Arguments of the suite.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only print how many tests there are.
+    #[arg(long)]
+    count: bool,
+    /// Only run tests whose name contains this; may be given several times.
+    #[arg(long)]
+    filter: Vec<String>,
+}
+
+/// All tests, in the order in which they run.
+///
+/// `large` comes first: whether large folios are swapped in depends on zswap never having been
+/// enabled since the boot.
+fn table() -> Vec<Test> {
+    [
+        large::TESTS,
+        abi::TESTS,
+        attach::TESTS,
+        hooks::TESTS,
+        lifetime::TESTS,
+        template::TESTS,
+        tracing::TESTS,
+        zswap::TESTS,
+        unload::TESTS,
+        overhead::TESTS,
+    ]
+    .concat()
+}
+
+/// Runs the suite.
+pub fn main(args: Args) -> Result<Tally> {
+    let tests: Vec<Test> = table()
+        .into_iter()
+        .filter(|test| args.filter.is_empty() || args.filter.iter().any(|f| test.name.contains(f)))
+        .collect();
+    if args.count {
+        println!("{}", tests.len() + 1);
+        return Ok(Tally::default());
+    }
+    prepare().context("prepare the guest")?;
+    let mut log = KernelLog::open()?;
+    let dying_before = cgroup::dying()?;
+
+    println!("TAP version 14");
+    println!("1..{}", tests.len() + 1);
+    let mut tally = Tally::default();
+    let start = Instant::now();
+    for (i, test) in tests.iter().enumerate() {
+        let began = Instant::now();
+        let result = runner::run(test, &mut log);
+        report(i + 1, test.name, began, result, &mut tally);
+        if (i + 1) % 10 == 0 {
+            println!(
+                "@@ suite: {} of {} tests, {:.0} s",
+                i + 1,
+                tests.len(),
+                start.elapsed().as_secs_f64()
+            );
+        }
+    }
+    let began = Instant::now();
+    let result = nothing_left(&mut log, dying_before);
+    report(tests.len() + 1, "nothing_left", began, result, &mut tally);
+    println!(
+        "@@ suite: {} passed, {} failed, {:.0} s",
+        tally.passed,
+        tally.failed,
+        start.elapsed().as_secs_f64()
+    );
+    Ok(tally)
+}
+
+fn report(number: usize, name: &str, began: Instant, result: Result<()>, tally: &mut Tally) {
+    let seconds = began.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => {
+            tally.passed += 1;
+            println!("ok {number} {name} # {seconds:.2} s");
+        }
+        Err(error) => {
+            tally.failed += 1;
+            println!("not ok {number} {name} # {error:#} ({seconds:.2} s)");
+            println!("@@ not ok {name}: {error:#}");
+        }
+    }
+}
+
+/// Brings the guest into the state that every test expects.
+fn prepare() -> Result<()> {
+    for device in host::swaps()? {
+        sys::swapoff(&device).with_context(|| format!("swapoff {}", device.display()))?;
+    }
+    host::write("/proc/sys/vm/page-cluster", "0")?;
+    // From now on without a line in the kernel log each time.
+    host::write("/proc/sys/vm/drop_caches", "4")?;
+    // Complaints must reach the log each time, not once.
+    if std::path::Path::new("/sys/kernel/debug/clear_warn_once").exists() {
+        host::write("/sys/kernel/debug/clear_warn_once", "1")?;
+    }
+    if !module::loaded() {
+        module::load("").context("load the module")?;
+    }
+    host::modprobe("zram")?;
+    fixture::recover()
+}
+
+/// After the last test: the module goes, and with it everything.
+fn nothing_left(log: &mut KernelLog, dying_before: u64) -> Result<()> {
+    for directory in ["sandboxes", "templates"] {
+        let left = module::list(directory)?;
+        ensure!(left.is_empty(), "{directory} left: {}", left.join(" "));
+    }
+    let device = module::Device::open()?;
+    if device.info()?.armed == 1 {
+        device.disarm().context("disarm")?;
+    }
+    drop(device);
+    module::unload().context("unload the module")?;
+    ensure!(
+        !module::sysfs("").exists(),
+        "the sysfs tree outlives the module"
+    );
+    let what = format!("no more than {dying_before} dying cgroups");
+    host::wait_until(&what, std::time::Duration::from_secs(15), || {
+        // Charged pages in per-CPU caches keep a removed cgroup; reclaim flushes them.
+        host::drop_caches()?;
+        Ok(cgroup::dying()? <= dying_before)
+    })
+    .with_context(|| format!("there are {:?}", cgroup::dying().ok()))?;
+    let faults = log.faults()?;
+    ensure!(faults.is_empty(), "kernel log: {}", faults.join(" | "));
+    Ok(())
+}
