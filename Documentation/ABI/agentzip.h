@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Control interface of /dev/agentzip: the C view of rust/uapi/src/lib.rs.
+ *
+ * The Rust file is the definition; rust/uapi/tests/c_header.rs fails when this
+ * one differs from it. What each command does, with every errno, is in
+ * agentzip-ioctl.rst.
+ *
+ * Fields marked "in" are read by the kernel, "out" written by it. Reserved
+ * fields and unknown flags must be zero. Clear a structure before filling it.
+ */
+#ifndef AGENTZIP_H
+#define AGENTZIP_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define AGENTZIP_ABI_VERSION	1
+#define AGENTZIP_IOC_MAGIC	0xA2
+
+/* Longest name in bytes, and the size of a name field. */
+#define AGENTZIP_NAME_MAX	47
+#define AGENTZIP_NAME_LEN	48
+
+/* Most address ranges in one AGENTZIP_TEMPLATE_ADD. */
+#define AGENTZIP_MAX_RANGES	65536
+
+/* Length of the per-representation arrays; unused positions are zero. */
+#define AGENTZIP_REPRESENTATION_SLOTS	16
+
+/* The domain that is meant when a domain field is all zero. */
+#define AGENTZIP_DEFAULT_DOMAIN	"default"
+#define AGENTZIP_DEVICE_PATH	"/dev/agentzip"
+#define AGENTZIP_SYSFS_PATH	"/sys/kernel/agentzip"
+
+/* What the agent of a sandbox is doing. */
+enum agentzip_phase {
+	AGENTZIP_PHASE_RUNNING	= 0,	/* a tool runs */
+	AGENTZIP_PHASE_WAITING	= 1,	/* it waits for the LLM */
+	AGENTZIP_PHASE_RESUMING	= 2,	/* the LLM answers */
+};
+
+/* How an entry encodes its page; index of pages[] and bytes[]. */
+enum agentzip_representation {
+	AGENTZIP_REPRESENTATION_FILL		= 0,	/* one 8-byte word, repeated */
+	AGENTZIP_REPRESENTATION_REF		= 1,	/* equal to a template page */
+	AGENTZIP_REPRESENTATION_DELTA		= 2,	/* changes against a template page */
+	AGENTZIP_REPRESENTATION_DELTA_ZSTD	= 3,	/* the same, compressed with zstd */
+	AGENTZIP_REPRESENTATION_ZSTD		= 4,	/* the page by itself, zstd */
+};
+
+/*
+ * Name fields (__u8 [AGENTZIP_NAME_LEN]) hold 1 to AGENTZIP_NAME_MAX ASCII
+ * letters, digits, '.', '_' or '-', not starting with '.', padded with NUL.
+ */
+
+/* A half-open range of user addresses, page aligned, not empty. */
+struct agentzip_range {
+	__u64 start;		/* first byte */
+	__u64 end;		/* byte after the last */
+};
+
+struct agentzip_info {
+	__u32 abi_version;	/* out: AGENTZIP_ABI_VERSION of the module */
+	__u32 armed;		/* out: 1 while the hooks are installed */
+	__u32 enabled;		/* out: 1 while the kill switch lets stores through */
+	__u32 draining;		/* out: 1 from DRAIN or DISARM to the next ARM */
+};
+
+struct agentzip_template_add {
+	__s32 pid;		/* in: process that holds the pages, caller's pid namespace */
+	__u32 flags;		/* in: 0 */
+	__u64 ranges;		/* in: address of struct agentzip_range[], ascending */
+	__u32 nr_ranges;	/* in: 1 to AGENTZIP_MAX_RANGES */
+	__u32 reserved;		/* in: 0 */
+	__u8 name[AGENTZIP_NAME_LEN];	/* in: unique among templates */
+	__u8 domain[AGENTZIP_NAME_LEN];	/* in: trust domain; all zero: "default" */
+	__u64 pages_referenced;	/* out: pages kept by reference */
+	__u64 pages_copied;	/* out: pages that had to be copied */
+	__u64 pages_skipped;	/* out: pages of the ranges that were left out */
+};
+
+struct agentzip_template_remove {
+	__u8 name[AGENTZIP_NAME_LEN];	/* in */
+	__u64 users;		/* out, on EBUSY too: sandboxes that use it */
+};
+
+struct agentzip_sandbox_attach {
+	__s32 cgroup_fd;	/* in: open directory of a cgroup v2 */
+	__u32 flags;		/* in: 0 */
+	__u8 template_name[AGENTZIP_NAME_LEN];	/* in */
+	__u8 group[AGENTZIP_NAME_LEN];	/* in; all zero: the template's name */
+	__u8 domain[AGENTZIP_NAME_LEN];	/* in: the template's; all zero: "default" */
+	__u64 cgroup_id;	/* out: name of its directory below sandboxes/ */
+};
+
+struct agentzip_sandbox_detach {
+	__u64 cgroup_id;	/* in */
+	__u64 entries;		/* out: entries that it still has */
+};
+
+struct agentzip_sandbox_phase {
+	__u64 cgroup_id;	/* in */
+	__u32 phase;		/* in: enum agentzip_phase */
+	__u32 reserved;		/* in: 0 */
+};
+
+/* Counters of a sandbox or of the whole store; see sysfs-kernel-agentzip. */
+struct agentzip_page_stats {
+	__u64 pages[AGENTZIP_REPRESENTATION_SLOTS];
+	__u64 bytes[AGENTZIP_REPRESENTATION_SLOTS];
+	__u64 stores;
+	__u64 loads;
+	__u64 erased;
+	__u64 declined_incompressible;
+	__u64 declined_nomem;
+	__u64 declined_detached;
+	__u64 load_errors;
+	__u64 template_backed;
+	__u64 encode_ns;
+	__u64 decode_ns;
+};
+
+/* What the store occupies, in bytes; every byte is in exactly one field. */
+struct agentzip_memory_stats {
+	__u64 pool;
+	__u64 handles;
+	__u64 table;
+	__u64 template_pages;
+	__u64 template_index;
+	__u64 scratch;
+	__u64 objects;
+};
+
+struct agentzip_stats {
+	__u64 cgroup_id;	/* in: a sandbox, or 0 for the whole store */
+	struct agentzip_page_stats page;	/* out */
+	struct agentzip_memory_stats memory;	/* out: zero for a sandbox */
+};
+
+struct agentzip_drain {
+	__u64 entries;		/* out: entries left */
+};
+
+#define AGENTZIP_INFO		_IOR(AGENTZIP_IOC_MAGIC, 0x00, struct agentzip_info)
+#define AGENTZIP_ARM		_IO(AGENTZIP_IOC_MAGIC, 0x01)
+#define AGENTZIP_DISARM		_IO(AGENTZIP_IOC_MAGIC, 0x02)
+#define AGENTZIP_TEMPLATE_ADD	_IOWR(AGENTZIP_IOC_MAGIC, 0x10, struct agentzip_template_add)
+#define AGENTZIP_TEMPLATE_REMOVE	_IOWR(AGENTZIP_IOC_MAGIC, 0x11, struct agentzip_template_remove)
+#define AGENTZIP_SANDBOX_ATTACH	_IOWR(AGENTZIP_IOC_MAGIC, 0x20, struct agentzip_sandbox_attach)
+#define AGENTZIP_SANDBOX_DETACH	_IOWR(AGENTZIP_IOC_MAGIC, 0x21, struct agentzip_sandbox_detach)
+#define AGENTZIP_SANDBOX_PHASE	_IOW(AGENTZIP_IOC_MAGIC, 0x22, struct agentzip_sandbox_phase)
+#define AGENTZIP_STATS		_IOWR(AGENTZIP_IOC_MAGIC, 0x30, struct agentzip_stats)
+#define AGENTZIP_DRAIN		_IOR(AGENTZIP_IOC_MAGIC, 0x31, struct agentzip_drain)
+
+#endif /* AGENTZIP_H */
