@@ -82,11 +82,16 @@ struct Run {
     reclaim_seconds: Vec<f64>,
     seconds: f64,
     samples: Vec<Sample>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "by_name")]
     representations: Vec<Representation>,
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     counters: std::collections::BTreeMap<String, u64>,
     left_behind: Vec<String>,
+}
+
+/// An object keyed by the names of the representations.
+fn by_name<S: serde::Serializer>(list: &[Representation], s: S) -> Result<S::Ok, S::Error> {
+    s.collect_map(list.iter().map(|one| (&one.name, one)))
 }
 
 /// Distribution of a set of times, in seconds.
