@@ -2,6 +2,8 @@
 #
 # make demo      set up what is missing, run the demo in a guest, write target/report/demo.json
 # make test      formatting, lints, unit tests, module build, guest suite
+# make test-debug  guest suite and failure injection on a kernel with every checker (half an hour
+#                more for the kernel, once)
 # make modules   build agentzip.ko with a prepared kernel tree (KDIR=...), the plain Kbuild way
 # make doctor    check the prerequisites        make bench   native codec benchmark
 # make clean     remove what was built (the cache of set-up stays: cargo xtask clean-cache)
@@ -9,10 +11,13 @@
 KDIR  ?= /lib/modules/$(shell uname -r)/build
 XTASK := scripts/xtask.sh
 
-.PHONY: demo test doctor bench setup modules clean
+.PHONY: demo test test-debug doctor bench setup modules clean
 
 demo test: setup
 	$(XTASK) $@
+
+test-debug: setup
+	$(XTASK) test --debug
 
 bench: setup
 	$(XTASK) bench codec

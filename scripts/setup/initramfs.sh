@@ -10,7 +10,7 @@ set -x
 release=$(cat "$KERNEL/release")
 modules=$KERNEL/root/usr/lib/modules/$release
 tree=$OUT/tree
-mkdir -p "$tree/bin" "$tree/modules" "$tree/proc" "$tree/sys" "$tree/dev" "$tree/root"
+mkdir -p "$tree/bin" "$tree/modules/$release" "$tree/proc" "$tree/sys" "$tree/dev" "$tree/root"
 cp "$TOOLCHAIN/usr/bin/busybox" "$tree/bin/busybox"
 cp "$INIT" "$tree/init"
 chmod 755 "$tree/init"
@@ -22,13 +22,13 @@ for name in virtio_blk; do
 		path=$modules/${m#*/"$release"/}
 		base=$(basename "$path" .xz)
 		case $path in
-		*.xz) xz -dc "$path" >"$tree/modules/$base" ;;
-		*) cp "$path" "$tree/modules/$base" ;;
+		*.xz) xz -dc "$path" >"$tree/modules/$release/$base" ;;
+		*) cp "$path" "$tree/modules/$release/$base" ;;
 		esac
-		echo "$base" >>"$tree/modules/order"
+		echo "$base" >>"$tree/modules/$release/order"
 	done
 done
-touch "$tree/modules/order"
+touch "$tree/modules/$release/order"
 agentzip_enter "$TOOLCHAIN" --bind "$OUT:/out" -- \
 	sh -c 'cd /out/tree && find . | LC_ALL=C sort | cpio --quiet -o -H newc | gzip -1 >/out/initramfs.gz'
 for kernel in "$modules/vmlinuz" "$KERNEL/root/boot/vmlinuz-$release"; do

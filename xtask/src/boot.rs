@@ -24,6 +24,9 @@ pub struct Args {
     /// Build nothing: take what earlier builds made.
     #[arg(long)]
     as_built: bool,
+    /// Run the debug kernel.
+    #[arg(long)]
+    debug: bool,
     /// Shell command; it finds the payload in /opt/agentzip, which is in its PATH.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
@@ -31,13 +34,14 @@ pub struct Args {
 
 /// Runs `cargo xtask boot`.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let cache = setup::ensure_all()?;
+    let (cache, kernel) = setup::ensure_for(args.debug)?;
     let artifacts = if args.as_built {
-        build::as_built()
+        build::as_built(kernel)
     } else {
-        build::all(&cache)?
+        build::all(&cache, kernel)?
     };
     let mut guest = Guest::new(&args.name, "exec");
+    guest.kernel = kernel;
     guest.command = Some(args.command.join(" ") + "\n");
     guest.limit = Duration::from_secs(args.limit);
     guest.silence = Duration::from_secs(args.silence);

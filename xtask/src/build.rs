@@ -2,12 +2,13 @@
 //! Builds what goes into a guest: module, test modules, controller, guest program.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 
+use crate::kernel::Kernel;
 use crate::setup::{self, Cache};
 use crate::{paths, pinned, progress};
 
@@ -31,8 +32,13 @@ stage() {
 }
 stage /agentzip/repo/Kbuild /agentzip/repo/rust /agentzip/module/
 release=$(cat /agentzip/build/include/config/kernel.release)
+# A module is built by the compiler that built its kernel.
+llvm=
+if grep -q '^CONFIG_CC_IS_CLANG=y' /agentzip/build/.config; then
+    llvm=LLVM=1
+fi
 kbuild() {
-    make -C /agentzip/build -j"$(nproc)" "LOCALVERSION=+${release#*+}" "M=$1" \
+    make -C /agentzip/build -j"$(nproc)" "LOCALVERSION=+${release#*+}" $llvm "M=$1" \
         KCFLAGS=-Werror KRUSTFLAGS=-Dwarnings ${clippy:+CLIPPY=1} modules
 }
 kbuild /agentzip/module
@@ -63,7 +69,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let cache = setup::ensure_all()?;
     let mut files = Vec::new();
     if args.part != Some(Part::Programs) {
-        files.extend(modules(&cache)?);
+        files.extend(modules(&cache, Kernel::Stock)?);
     }
     if args.part != Some(Part::Modules) {
         files.extend(programs()?);
@@ -75,33 +81,28 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// Builds everything for a guest.
-pub fn all(cache: &Cache) -> Result<Artifacts> {
-    let mut files = modules(cache)?;
+pub fn all(cache: &Cache, kernel: Kernel) -> Result<Artifacts> {
+    let mut files = modules(cache, kernel)?;
     files.extend(programs()?);
     Ok(Artifacts { files })
 }
 
 /// What earlier builds made, whatever is there.
-pub fn as_built() -> Artifacts {
-    let (stage, release) = (stage(), pinned::binaries("release"));
+pub fn as_built(kernel: Kernel) -> Artifacts {
+    let (stage, release) = (kernel.stage(), pinned::binaries("release"));
     let mut files = vec![
         stage.join("agentzip.ko"),
         release.join("agentzip"),
         release.join("agentzip-guest"),
     ];
-    files.extend(test_modules());
+    files.extend(test_modules(&stage));
     files.retain(|file| file.exists());
     Artifacts { files }
 }
 
-/// The copy of the module's sources that Kbuild works on.
-fn stage() -> PathBuf {
-    paths::target().join("kmod")
-}
-
 /// The test modules that were built.
-fn test_modules() -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(stage().join("testmod")) else {
+fn test_modules(stage: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(stage.join("testmod")) else {
         return Vec::new();
     };
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -111,21 +112,32 @@ fn test_modules() -> Vec<PathBuf> {
 }
 
 /// Builds agentzip.ko and the test modules.
-pub fn modules(cache: &Cache) -> Result<Vec<PathBuf>> {
+pub fn modules(cache: &Cache, kernel: Kernel) -> Result<Vec<PathBuf>> {
+    let log = kernel.label("module");
+    modules_of(cache, kernel, &paths::repo(), &kernel.stage(), &log)
+}
+
+/// The same for the sources in `repo`, with a staging folder and a log of its own.
+pub fn modules_of(
+    cache: &Cache,
+    kernel: Kernel,
+    repo: &Path,
+    stage: &Path,
+    log: &str,
+) -> Result<Vec<PathBuf>> {
     ensure!(
-        paths::in_repo("Kbuild").exists(),
-        "{} does not exist: there is no module to build",
-        paths::in_repo("Kbuild").display()
+        repo.join("Kbuild").exists(),
+        "{}/Kbuild does not exist: there is no module to build",
+        repo.display()
     );
-    let stage = stage();
-    fs::create_dir_all(&stage).with_context(|| format!("mkdir {}", stage.display()))?;
+    fs::create_dir_all(stage).with_context(|| format!("mkdir {}", stage.display()))?;
     logged(
-        "module",
-        "build module",
-        &mut pinned::kernel_script(cache, &stage, MODULE_SCRIPT)?,
+        log,
+        &format!("build {log}"),
+        &mut pinned::kernel_script(cache, kernel, repo, stage, MODULE_SCRIPT)?,
     )?;
     let mut files = vec![stage.join("agentzip.ko")];
-    files.extend(test_modules());
+    files.extend(test_modules(stage));
     for file in &files {
         ensure!(
             file.exists(),
@@ -148,7 +160,7 @@ pub fn module_lints(cache: &Cache) -> Result<()> {
     logged(
         "module-lints",
         "lints of the module",
-        &mut pinned::kernel_script(cache, &stage, &script)?,
+        &mut pinned::kernel_script(cache, Kernel::Stock, &paths::repo(), &stage, &script)?,
     )
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context, Result};
 
 use crate::guest::Guest;
+use crate::kernel::Kernel;
 use crate::{build, paths, progress, setup};
 
 /// Options of `cargo xtask demo`.
@@ -23,7 +24,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let start = Instant::now();
     let cache = setup::ensure_all()?;
     let set_up = start.elapsed();
-    let artifacts = build::all(&cache)?;
+    let artifacts = build::all(&cache, Kernel::Stock)?;
     let built = start.elapsed() - set_up;
 
     println!("demo: one guest, Debian's own kernel {}", cache.release()?);

@@ -8,12 +8,14 @@ mod clean;
 mod demo;
 mod doctor;
 mod guest;
+mod kernel;
 mod paths;
 mod pinned;
 mod progress;
 mod setup;
 mod shell;
 mod test;
+mod wrong;
 
 use std::process::ExitCode;
 

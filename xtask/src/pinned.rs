@@ -4,11 +4,12 @@
 //! All Rust code except xtask itself is built with this compiler, so that lints,
 //! tests and binaries are the same on every machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
+use crate::kernel::Kernel;
 use crate::paths;
 use crate::setup::Cache;
 
@@ -25,16 +26,22 @@ pub fn binaries(profile: &str) -> PathBuf {
 }
 
 /// A shell script run in the toolchain root as the present user, with the kernel's
-/// source, its build tree, the repository and the staged copy of the module mounted.
-pub fn kernel_script(cache: &Cache, stage: &std::path::Path, script: &str) -> Result<Command> {
+/// source, the build tree of one kernel, the sources of the module and the staged copy of the module mounted.
+pub fn kernel_script(
+    cache: &Cache,
+    kernel: Kernel,
+    repo: &Path,
+    stage: &Path,
+    script: &str,
+) -> Result<Command> {
     let (uid, gid) = paths::owner();
     let bind = |from: PathBuf, to: &str| format!("{}:/agentzip/{to}", from.display());
     let mut command = Command::new(paths::in_repo("scripts/enter.sh"));
     command
         .arg(&cache.toolchain)
         .args(["--bind", &bind(cache.kernel.join("source"), "source")])
-        .args(["--bind", &bind(cache.buildtree.clone(), "build")])
-        .args(["--bind", &bind(paths::repo(), "repo")])
+        .args(["--bind", &bind(kernel.buildtree(cache), "build")])
+        .args(["--bind", &bind(repo.to_path_buf(), "repo")])
         .args(["--bind", &bind(stage.to_path_buf(), "module")])
         .args([
             "--user",

@@ -16,6 +16,7 @@ use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 use rustix::fs::{flock, FlockOperation};
 
+use crate::kernel::Kernel;
 use crate::{paths, progress};
 
 /// Options of `cargo xtask setup`.
@@ -42,16 +43,19 @@ pub enum Step {
     Guest,
     /// Initramfs and kernel image of the guest
     Initramfs,
+    /// Debug kernel and its build tree (half an hour; only `test --debug` needs it)
+    Debugkernel,
 }
 
 impl Step {
     /// All steps, in order.
-    pub const ALL: [Step; 5] = [
+    pub const ALL: [Step; 6] = [
         Step::Toolchain,
         Step::Kernel,
         Step::Buildtree,
         Step::Guest,
         Step::Initramfs,
+        Step::Debugkernel,
     ];
 
     /// Name of the script, the folder and the log.
@@ -62,6 +66,7 @@ impl Step {
             Step::Buildtree => "buildtree",
             Step::Guest => "guest",
             Step::Initramfs => "initramfs",
+            Step::Debugkernel => "debugkernel",
         }
     }
 
@@ -73,6 +78,7 @@ impl Step {
             Step::Buildtree => "build tree with Rust metadata",
             Step::Guest => "guest image",
             Step::Initramfs => "initramfs",
+            Step::Debugkernel => "debug kernel",
         }
     }
 }
@@ -90,6 +96,8 @@ pub struct Cache {
     pub guest: PathBuf,
     /// `initramfs.gz`, `vmlinuz`.
     pub initramfs: PathBuf,
+    /// Kernel build tree (O=) of the debug kernel, and its `vmlinuz`.
+    pub debugkernel: PathBuf,
 }
 
 impl Cache {
@@ -121,6 +129,7 @@ impl Cache {
             Step::Buildtree => &self.buildtree,
             Step::Guest => &self.guest,
             Step::Initramfs => &self.initramfs,
+            Step::Debugkernel => &self.debugkernel,
         }
     }
 
@@ -131,6 +140,7 @@ impl Cache {
             Step::Buildtree => &mut self.buildtree,
             Step::Guest => &mut self.guest,
             Step::Initramfs => &mut self.initramfs,
+            Step::Debugkernel => &mut self.debugkernel,
         }
     }
 
@@ -146,13 +156,15 @@ impl Cache {
                 add(&name_of(&self.toolchain));
                 add(&pin());
             }
-            Step::Buildtree | Step::Guest | Step::Initramfs => {
+            Step::Buildtree | Step::Guest | Step::Initramfs | Step::Debugkernel => {
                 add(&name_of(&self.toolchain));
                 add(&name_of(&self.kernel));
                 // A repeated download may have brought a newer kernel.
                 add(&self.release()?);
-                if step == Step::Initramfs {
-                    add(&fs::read_to_string(init())?);
+                match step {
+                    Step::Initramfs => add(&fs::read_to_string(init())?),
+                    Step::Debugkernel => add(&fs::read_to_string(debug_config())?),
+                    _ => {}
                 }
             }
         }
@@ -171,6 +183,10 @@ fn script(step: Step) -> PathBuf {
 
 fn init() -> PathBuf {
     paths::in_repo("qemu-test/initramfs/init")
+}
+
+fn debug_config() -> PathBuf {
+    paths::in_repo("qemu-test/debug-kernel/debug.config")
 }
 
 fn name_of(path: &Path) -> String {
@@ -238,9 +254,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes every step that is missing. Returns where they are.
+/// Makes every step that is missing and that the stock kernel needs. Returns where they are.
 pub fn ensure_all() -> Result<Cache> {
     run(Step::Initramfs)
+}
+
+/// The same for the debug kernel when `debug` says so; also returns the kernel that is meant.
+pub fn ensure_for(debug: bool) -> Result<(Cache, Kernel)> {
+    if debug {
+        Ok((run(Step::Debugkernel)?, Kernel::Debug))
+    } else {
+        Ok((run(Step::Initramfs)?, Kernel::Stock))
+    }
 }
 
 /// Makes the toolchain root if it is missing: enough for cargo.
@@ -267,7 +292,7 @@ fn run(upto: Step) -> Result<Cache> {
         }
         let folder = cache.folder(step)?;
         if !folder.exists() {
-            let title = format!("[{}/{}] {}", index + 1, Step::ALL.len(), step.title());
+            let title = format!("[{}/{}] {}", index + 1, upto as usize + 1, step.title());
             make(step, &title, &cache, &folder)?;
         }
         *cache.slot(step) = folder;
@@ -290,6 +315,7 @@ fn make(step: Step, title: &str, cache: &Cache, folder: &Path) -> Result<Duratio
         ("KERNEL", path(&cache.kernel)),
         ("PIN", pin().into()),
         ("INIT", path(&init())),
+        ("CONFIG", path(&debug_config())),
         ("SCRIPTS", path(&paths::in_repo("scripts"))),
     ] {
         let mut word = std::ffi::OsString::from(key);

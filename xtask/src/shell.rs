@@ -14,16 +14,21 @@ pub struct Args {
     /// Build nothing: take what earlier builds made.
     #[arg(long)]
     as_built: bool,
+    /// Run the debug kernel.
+    #[arg(long)]
+    debug: bool,
 }
 
 /// Runs `cargo xtask shell`.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let cache = setup::ensure_all()?;
+    let (cache, kernel) = setup::ensure_for(args.debug)?;
     let artifacts = if args.as_built {
-        build::as_built()
+        build::as_built(kernel)
     } else {
-        build::all(&cache)?
+        build::all(&cache, kernel)?
     };
-    Guest::new("shell", "shell").interact(&cache, &artifacts)?;
+    let mut guest = Guest::new("shell", "shell");
+    guest.kernel = kernel;
+    guest.interact(&cache, &artifacts)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::guest::Guest;
+use crate::kernel::Kernel;
 use crate::setup::Cache;
-use crate::{build, paths, pinned, progress, setup};
+use crate::{build, paths, pinned, progress, setup, wrong};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -23,11 +24,14 @@ pub struct Args {
     /// Only guest tests whose name contains this.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// The guest suite on the debug kernel, failure injection, and wrong builds that it must catch.
+    #[arg(long, conflicts_with = "host_only")]
+    debug: bool,
 }
 
 /// Passed and failed so far.
 #[derive(Default)]
-struct Total {
+pub struct Total {
     passed: u32,
     failed: u32,
 }
@@ -40,7 +44,7 @@ impl Total {
     }
 
     /// Counts a stage that either works or does not.
-    fn check(&mut self, what: &str, result: Result<()>) -> bool {
+    pub fn check(&mut self, what: &str, result: Result<()>) -> bool {
         let ok = result.is_ok();
         if let Err(error) = result {
             eprintln!("{what}: {error:#}");
@@ -53,14 +57,17 @@ impl Total {
 /// Runs `cargo xtask test`.
 pub fn main(args: Args) -> Result<ExitCode> {
     let start = Instant::now();
-    let cache = setup::ensure_all()?;
+    let (cache, kernel) = setup::ensure_for(args.debug)?;
     let set_up = start.elapsed();
     let mut total = Total::default();
-    if !args.guest_only {
+    if !args.guest_only && !args.debug {
         host(&cache, &mut total)?;
     }
     if !args.host_only {
-        guest(&cache, args.filter.as_deref(), &mut total);
+        guest(&cache, kernel, args.filter.as_deref(), &mut total);
+    }
+    if args.debug {
+        wrong::all(&cache, args.filter.as_deref(), &mut total);
     }
     println!(
         "times: set-up {}, tests {}",
@@ -129,20 +136,24 @@ fn count(log: &Path) -> Result<(u32, u32)> {
 }
 
 /// Builds the module and runs the suite in a guest.
-fn guest(cache: &Cache, filter: Option<&str>, total: &mut Total) {
-    let artifacts = build::all(cache);
+fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total) {
+    let artifacts = build::all(cache, kernel);
     let Ok(artifacts) = artifacts else {
         total.check("module build", artifacts.map(|_| ()));
         return;
     };
     total.add("module build", 1, 0);
-    let mut guest = Guest::new("suite", "suite");
-    guest.limit = Duration::from_secs(25 * 60);
-    guest.silence = Duration::from_secs(240);
-    if let Some(filter) = filter {
-        guest.args = vec!["--filter".into(), filter.into()];
-    }
-    let declared = declared(filter);
+    let name = kernel.label("suite");
+    let mut guest = Guest::new(&name, "suite");
+    guest.kernel = kernel;
+    guest.args = suite_args(kernel, filter);
+    let minutes = match kernel {
+        Kernel::Stock => 25,
+        Kernel::Debug => 60,
+    };
+    guest.limit = Duration::from_secs(minutes * 60);
+    guest.silence = Duration::from_secs(minutes * 10);
+    let declared = declared(&guest.args);
     match (guest.boot(cache, &artifacts, false), declared) {
         (Ok(outcome), Ok(declared)) => {
             total.add("guest suite", outcome.passed, outcome.failed);
@@ -163,8 +174,20 @@ fn guest(cache: &Cache, filter: Option<&str>, total: &mut Total) {
     }
 }
 
+/// Arguments of `agentzip-guest suite`.
+fn suite_args(kernel: Kernel, filter: Option<&str>) -> Vec<String> {
+    let mut args = Vec::new();
+    if kernel == Kernel::Debug {
+        args.push("--debug".to_owned());
+    }
+    if let Some(filter) = filter {
+        args.extend(["--filter".to_owned(), filter.to_owned()]);
+    }
+    args
+}
+
 /// How many tests the suite says it has.
-fn declared(filter: Option<&str>) -> Result<u32> {
+fn declared(suite_args: &[String]) -> Result<u32> {
     let mut args = vec![
         "run",
         "--quiet",
@@ -176,9 +199,7 @@ fn declared(filter: Option<&str>) -> Result<u32> {
         "suite",
         "--count",
     ];
-    if let Some(filter) = filter {
-        args.extend(["--filter", filter]);
-    }
+    args.extend(suite_args.iter().map(String::as_str));
     let mut command: Command = pinned::cargo(&args);
     let output = command
         .output()

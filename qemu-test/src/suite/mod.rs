@@ -10,6 +10,7 @@ mod abi;
 mod attach;
 mod fixture;
 mod hooks;
+mod inject;
 mod large;
 mod lifetime;
 mod overhead;
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 
-use self::fixture::{cgroup, host, module};
+use self::fixture::{cgroup, fault, host, kmemleak, module};
 use self::runner::{KernelLog, Test};
 use crate::verdict::Tally;
 
@@ -34,6 +35,9 @@ pub struct Args {
     /// Only print how many tests there are.
     #[arg(long)]
     count: bool,
+    /// This is the debug kernel, and all its checkers must be at work.
+    #[arg(long)]
+    debug: bool,
     /// Only run tests whose name contains this; may be given several times.
     #[arg(long)]
     filter: Vec<String>,
@@ -43,7 +47,10 @@ pub struct Args {
 ///
 /// `large` comes first: whether large folios are swapped in depends on zswap never having been
 /// enabled since the boot.
-fn table() -> Vec<Test> {
+///
+/// Those of `inject` need the debug kernel.
+fn table(debug: bool) -> Vec<Test> {
+    let inject = if debug { inject::TESTS } else { &[] };
     [
         large::TESTS,
         abi::TESTS,
@@ -55,19 +62,23 @@ fn table() -> Vec<Test> {
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
+        inject,
     ]
     .concat()
 }
 
 /// Runs the suite.
 pub fn main(args: Args) -> Result<Tally> {
-    let tests: Vec<Test> = table()
+    let tests: Vec<Test> = table(args.debug)
         .into_iter()
         .filter(|test| args.filter.is_empty() || args.filter.iter().any(|f| test.name.contains(f)))
         .collect();
     if args.count {
         println!("{}", tests.len() + 1);
         return Ok(Tally::default());
+    }
+    if args.debug {
+        checkers_at_work()?;
     }
     prepare().context("prepare the guest")?;
     let mut log = KernelLog::open()?;
@@ -79,7 +90,10 @@ pub fn main(args: Args) -> Result<Tally> {
     let start = Instant::now();
     for (i, test) in tests.iter().enumerate() {
         let began = Instant::now();
-        let result = runner::run(test, &mut log);
+        let mut result = runner::run(test, &mut log);
+        if args.debug && result.is_ok() {
+            result = checkers_at_work();
+        }
         report(i + 1, test.name, began, result, &mut tally);
         if (i + 1) % 10 == 0 {
             println!(
@@ -100,6 +114,22 @@ pub fn main(args: Args) -> Result<Tally> {
         start.elapsed().as_secs_f64()
     );
     Ok(tally)
+}
+
+/// A checker that has switched itself off, as all do after their first report, proves nothing.
+fn checkers_at_work() -> Result<()> {
+    ensure!(fault::available(), "no fault injection");
+    ensure!(
+        std::path::Path::new("/sys/kernel/debug/kmemleak").exists(),
+        "no kmemleak"
+    );
+    let lockdep = host::read("/proc/lockdep_stats").context("no lockdep")?;
+    let on = lockdep.lines().any(|line| {
+        let (name, value) = line.split_once(':').unwrap_or_default();
+        name.trim() == "debug_locks" && value.trim() == "1"
+    });
+    ensure!(on, "lockdep has switched itself off");
+    Ok(())
 }
 
 fn report(number: usize, name: &str, began: Instant, result: Result<()>, tally: &mut Tally) {
@@ -132,8 +162,12 @@ fn prepare() -> Result<()> {
     if !module::loaded() {
         module::load("").context("load the module")?;
     }
-    host::modprobe("zram")?;
-    fixture::recover()
+    // In the debug kernel it is built in.
+    if !std::path::Path::new("/sys/block/zram0").exists() {
+        host::modprobe("zram")?;
+    }
+    fixture::recover()?;
+    kmemleak::forget()
 }
 
 /// After the last test: the module goes, and with it everything.
@@ -159,6 +193,8 @@ fn nothing_left(log: &mut KernelLog, dying_before: u64) -> Result<()> {
         Ok(cgroup::dying()? <= dying_before)
     })
     .with_context(|| format!("there are {:?}", cgroup::dying().ok()))?;
+    let leaks = kmemleak::scan()?;
+    ensure!(leaks.is_empty(), "memory is lost:\n{leaks}");
     let faults = log.faults()?;
     ensure!(faults.is_empty(), "kernel log: {}", faults.join(" | "));
     Ok(())

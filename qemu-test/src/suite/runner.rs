@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use super::fixture::{self, Ctx};
+use super::fixture::{self, host, Ctx};
 use super::sys::{self, Forked};
 
 /// One test.
@@ -116,7 +116,7 @@ fn run_in_process(test: &Test) -> Result<()> {
         Forked::Parent(pid) => pid,
     };
     drop(theirs);
-    let deadline = Instant::now() + Duration::from_secs(test.timeout_s);
+    let deadline = Instant::now() + host::patience(Duration::from_secs(test.timeout_s));
     let mut text = String::new();
     let answered = loop {
         let left = deadline.saturating_duration_since(Instant::now());

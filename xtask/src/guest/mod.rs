@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 
 use crate::build::Artifacts;
+use crate::kernel::Kernel;
 use crate::setup::Cache;
 use crate::{paths, progress};
 use console::Console;
@@ -32,6 +33,8 @@ pub struct Guest<'a> {
     pub limit: Duration,
     /// The guest is killed when it says nothing for this long.
     pub silence: Duration,
+    /// The kernel that it runs.
+    pub kernel: Kernel,
 }
 
 /// How a guest ended, when nothing went wrong with the guest itself.
@@ -66,6 +69,7 @@ impl Guest<'_> {
             command: None,
             limit: Duration::from_secs(15 * 60),
             silence: Duration::from_secs(180),
+            kernel: Kernel::Stock,
         }
     }
 
@@ -113,7 +117,7 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let log = dir.with_extension("log");
         let mut console = Console::create(&dir, &log, show_all)?;
-        let mut command = qemu::command(cache, accel, &disks, &self.cmdline(accel));
+        let mut command = qemu::command(cache, self.kernel, accel, &disks, &self.cmdline(accel));
         qemu::serial_files(&mut command, &console);
         let start = Instant::now();
         let mut child = qemu::spawn(command, &log)?;
@@ -155,7 +159,7 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let accel = accel::choose(cache)?;
         let kernel_log = dir.with_extension("log");
-        let mut command = qemu::command(cache, accel, &disks, &self.cmdline(accel));
+        let mut command = qemu::command(cache, self.kernel, accel, &disks, &self.cmdline(accel));
         qemu::serial_terminal(&mut command, &kernel_log);
         println!(
             "kernel log: {}; leave with `exit`, or Ctrl-A X to kill the guest",
@@ -222,7 +226,8 @@ impl Guest<'_> {
         let args: Vec<String> = self.args.iter().map(|arg| encode(arg)).collect();
         // No reboot after a panic: QEMU runs with -no-reboot.
         format!(
-            "console=ttyS0 panic=-1 agentzip.accel={} agentzip.run={} agentzip.args={}",
+            "console=ttyS0 panic=-1{} agentzip.accel={} agentzip.run={} agentzip.args={}",
+            self.kernel.cmdline(),
             accel.name(),
             self.job,
             args.join(",")

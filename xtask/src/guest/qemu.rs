@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use super::accel::Accel;
 use super::console::Console;
 use super::payload::Disks;
+use crate::kernel::Kernel;
 use crate::setup::Cache;
 
 /// Memory of the guest.
@@ -18,7 +19,13 @@ const MEMORY: &str = "3G";
 const CPUS: &str = "2";
 
 /// Everything but the serial ports.
-pub fn command(cache: &Cache, accel: Accel, disks: &Disks, cmdline: &str) -> Command {
+pub fn command(
+    cache: &Cache,
+    kernel: Kernel,
+    accel: Accel,
+    disks: &Disks,
+    cmdline: &str,
+) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     command
         .args(["-M", "q35", "-smp", CPUS, "-m", MEMORY])
@@ -31,7 +38,7 @@ pub fn command(cache: &Cache, accel: Accel, disks: &Disks, cmdline: &str) -> Com
         ])
         .args(accel.options())
         .arg("-kernel")
-        .arg(cache.initramfs.join("vmlinuz"))
+        .arg(kernel.image(cache))
         .arg("-initrd")
         .arg(cache.initramfs.join("initramfs.gz"))
         .args(["-append", cmdline]);
