@@ -30,8 +30,9 @@ setup:
 
 modules:
 	@scripts/check-kdir.sh "$(KDIR)"
+	@scripts/zstd-sources.sh zstd
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules
 
 clean:
-	rm -rf target
+	rm -rf target zstd
 	if [ -e "$(KDIR)/Makefile" ]; then $(MAKE) -C $(KDIR) M=$(CURDIR) clean; fi

@@ -2,62 +2,48 @@
 
 //! Bringing pages back.
 
-use super::payload::{parse, DecodeError, Format, Representation, HEADER_LEN};
-use super::{delta, words, zstd, Backend, Page, Scratch, PAGE_SIZE};
+use super::payload::{body, parse, DecodeError, Format, Representation};
+use super::{delta, words, Backend, Page, Scratch, PAGE_SIZE};
 
-/// Bytes of a base ordinal.
-pub(super) const ORDINAL_LEN: usize = 3;
-
-/// Decodes a payload that [`encode`](super::encode) or [`encode_fill`](super::encode_fill) made.
+/// Decodes a payload that an [`Encoder`](super::Encoder) finished.
 ///
-/// `payload` may be longer than the payload (allocators round up), not shorter. `base` finds the
-/// page that the payload names; it is called at most once. The checksum of the page is always
-/// checked.
+/// `payload` is all of it, padding included. `base` is the page that [`header`](super::header) says
+/// it needs, if it needs one. The checksum of the page is always checked.
 ///
 /// # Errors
 ///
 /// Any [`DecodeError`]. `out` then holds arbitrary bytes that nobody may see.
-pub fn decode<'a, B: Backend>(
+pub fn decode<B: Backend>(
     payload: &[u8],
-    base: impl FnOnce(u32) -> Option<&'a Page>,
+    base: Option<&Page>,
     scratch: &mut Scratch,
     backend: &mut B,
     out: &mut Page,
 ) -> Result<Representation, DecodeError> {
     let (header, format) = parse(payload)?;
-    let body = payload
-        .get(HEADER_LEN..header.len.into())
-        .ok_or(DecodeError::Truncated)?;
+    let body = body(payload, &header)?;
     match format {
         Format::Fill => {
-            let word = <[u8; 8]>::try_from(body).map_err(|_| DecodeError::Header)?;
+            let word = <[u8; 8]>::try_from(body).map_err(|_| DecodeError::Truncated)?;
             words::fill(out, u64::from_le_bytes(word));
         }
-        Format::Delta => {
-            let stream = copy_base(body, base, out)?;
-            delta::apply_joined(stream, out).ok_or(DecodeError::Delta)?;
+        Format::DeltaTemplate | Format::DeltaReference => {
+            *out = *base.ok_or(DecodeError::NoBase)?;
+            delta::apply_joined(body, out).ok_or(DecodeError::Delta)?;
         }
-        Format::DeltaZstd => {
-            let frame = copy_base(body, base, out)?;
-            let Scratch {
-                stream,
-                frame: buffer,
-            } = scratch;
-            let stream = zstd::decompress(zstd::MAGIC, frame, buffer, backend, stream)
-                .and_then(|len| stream.get(..len))
+        Format::DeltaZstdTemplate | Format::DeltaZstdReference => {
+            *out = *base.ok_or(DecodeError::NoBase)?;
+            let stream = backend
+                .zstd_decompress(&[], body, &mut scratch.stream)
+                .and_then(|len| scratch.stream.get(..len))
                 .ok_or(DecodeError::Zstd)?;
             delta::apply_split(stream, out).ok_or(DecodeError::Delta)?;
         }
-        Format::Zstd | Format::ZstdFrame => {
-            let start = match format {
-                Format::Zstd => zstd::PAGE_START,
-                _ => &[],
-            };
-            let len = zstd::decompress(start, body, &mut scratch.frame, backend, out);
-            if len != Some(PAGE_SIZE) {
-                return Err(DecodeError::Zstd);
-            }
+        Format::PrefixTemplate | Format::PrefixReference => {
+            let base = base.ok_or(DecodeError::NoBase)?;
+            whole(backend.zstd_decompress(base, body, out))?;
         }
+        Format::Zstd => whole(backend.zstd_decompress(&[], body, out))?,
     }
     if backend.crc32c(out) != header.crc {
         return Err(DecodeError::Checksum);
@@ -65,19 +51,12 @@ pub fn decode<'a, B: Backend>(
     Ok(header.representation)
 }
 
-/// Copies the base that a body names to `out` and returns what follows its ordinal.
-#[inline]
-fn copy_base<'p, 'a>(
-    body: &'p [u8],
-    base: impl FnOnce(u32) -> Option<&'a Page>,
-    out: &mut Page,
-) -> Result<&'p [u8], DecodeError> {
-    let (&[o0, o1, o2], rest) = body
-        .split_first_chunk::<ORDINAL_LEN>()
-        .ok_or(DecodeError::Truncated)?;
-    let ordinal = u32::from_le_bytes([o0, o1, o2, 0]);
-    *out = *base(ordinal).ok_or(DecodeError::NoBase)?;
-    Ok(rest)
+/// Whether zstd brought back a whole page.
+fn whole(len: Option<usize>) -> Result<(), DecodeError> {
+    match len {
+        Some(PAGE_SIZE) => Ok(()),
+        _ => Err(DecodeError::Zstd),
+    }
 }
 
 /// Decodes a page that repeats one word.

@@ -21,6 +21,9 @@ use super::Page;
 const SHORT_SKIP: usize = 1 << 4;
 const LONG: u8 = 0x80;
 
+/// Shortest change in a stream: a token of one byte and one literal byte.
+pub(super) const MIN_CHANGE: usize = 2;
+
 /// Bytes of the token length before a split stream.
 const SPLIT_HEAD: usize = 2;
 

@@ -2,118 +2,396 @@
 
 //! Choosing the representation of a page.
 
-use super::decode::ORDINAL_LEN;
+use super::delta::MIN_CHANGE;
 use super::diff::Changed;
-use super::payload::{write_header, Format, Representation, HEADER_LEN, MAX_PAYLOAD};
-use super::{delta, words, zstd, Backend, Base, Page, Scratch, MAX_ORDINAL};
+use super::payload::{padded, write_header, Format, Representation};
+use super::payload::{BASE_LEN, HEADER_LEN, MAX_PAYLOAD, UNIT};
+use super::{delta, words, Backend, Base, BaseId, Level, Page, Scratch, MAX_BASES};
 
-/// A delta whose payload is at most this long is final: a second stage would save little.
-const DELTA_FINAL: usize = 192;
+/// Bytes of a payload with a base before what its format adds.
+const BASE_END: usize = HEADER_LEN + BASE_LEN;
 
-/// With more changed words than this, the page by itself is as small as a compressed delta.
-const MAX_CHANGED: u32 = 384;
+/// With more changed words than this a block with the base as prefix is shorter than a compressed
+/// delta.
+const MAX_DELTA_ZSTD: u32 = 256;
 
-/// A compressed delta whose payload is at most this long is final.
-const DELTA_ZSTD_FINAL: usize = 768;
+/// With more changed words than this a base of the same place is of as little use as prefix as none.
+const MAX_PREFIX: u32 = 448;
 
-/// What [`encode`] made of a page.
+/// A delta of at most so many bytes is hardly ever longer than the page by itself.
+const ZSTD_ABOVE: usize = 512;
+
+/// How much effort an [`Encoder`] makes, and what is worth having.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoded {
-    /// The page repeats this word; nothing was written.
-    Fill(u64),
-    /// The page equals a base; nothing was written.
-    Ref {
-        /// Ordinal of the base.
-        ordinal: u32,
-        /// CRC-32C of the page.
-        crc: u32,
-    },
-    /// A payload was written to the start of the output.
-    Payload {
-        /// How the page is encoded.
-        representation: Representation,
-        /// Length of the payload in bytes, at most [`MAX_PAYLOAD`].
-        len: usize,
-    },
+pub struct Limits {
+    /// zstd's effort.
+    pub level: Level,
+    /// Longest payload worth having, in bytes with padding; above [`MAX_PAYLOAD`] means that.
+    pub max_payload: usize,
+    /// Longest payload worth having that needs a base, in bytes with padding: what a page may differ
+    /// from its base by.
+    pub max_distance: usize,
+    /// A plain delta of at most so many bytes (header included, padding not) is final.
+    pub delta_final: usize,
+    /// A compressed delta of at most so many bytes is not compared with a block whose prefix is the
+    /// base.
+    pub delta_zstd_final: usize,
+    /// Whether a delta that is not final is compressed.
+    pub delta_zstd: bool,
+    /// Whether a base is tried as prefix.
+    pub prefix: bool,
 }
 
-/// Encodes a page in the way that costs least.
-///
-/// `bases` are the pages that may resemble it, most likely first; those with an ordinal from
-/// [`MAX_ORDINAL`] on are ignored. `cost` gives the true cost in bytes of a payload of some length
-/// and must not decrease with the length; a payload that costs more than `limit` is not worth
-/// storing. The page must not change during the call: copy it first.
-///
-/// Returns `None` when no representation is within `limit`.
-pub fn encode<B: Backend>(
-    page: &Page,
-    bases: &[Base<'_>],
-    cost: &impl Fn(usize) -> usize,
-    limit: usize,
-    scratch: &mut Scratch,
-    backend: &mut B,
-    out: &mut [u8; MAX_PAYLOAD],
-) -> Option<Encoded> {
-    if let Some(word) = words::repeated(page) {
-        return Some(Encoded::Fill(word));
-    }
-    let nearest = nearest(page, bases);
-    let crc = backend.crc32c(page);
-    let mut best: Option<Candidate> = None;
-    if let Some((base, changed)) = &nearest {
-        if changed.count() == 0 {
-            return Some(Encoded::Ref {
-                ordinal: base.ordinal,
-                crc,
-            });
+impl Limits {
+    /// Everything is tried, with zstd at `level`, until it is short enough.
+    pub const fn at(level: Level) -> Self {
+        Self {
+            level,
+            max_payload: MAX_PAYLOAD,
+            max_distance: MAX_PAYLOAD,
+            delta_final: 192,
+            delta_zstd_final: 512,
+            delta_zstd: true,
+            prefix: true,
         }
-        if changed.count() <= MAX_CHANGED {
-            best = write_delta(page, base, changed, out);
-            if is_longer(&best, DELTA_FINAL) {
-                try_delta_zstd(page, base, changed, cost, scratch, backend, out, &mut best);
+    }
+}
+
+/// What [`Encoder::try_bases`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// The page equals this base.
+    Equal(BaseId),
+    /// The payload is so many bytes shorter now, padding included; [`usize::MAX`] when there was
+    /// none before.
+    Improved(usize),
+    /// Nothing better than before.
+    No,
+}
+
+/// The payload under construction.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    format: Format,
+    base: Option<BaseId>,
+    /// Bytes, header included, padding not.
+    len: usize,
+}
+
+/// The steps of encoding one page.
+///
+/// Each step tries something and keeps it, in the caller's `out`, if it makes a shorter payload
+/// (padding included) than what is there. So all steps of an encoder need the same `out`; to try
+/// something aside, copy the encoder and give the copy another one.
+///
+/// The page must not change meanwhile: copy it first.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoder<'a> {
+    page: &'a Page,
+    crc: u32,
+    limits: Limits,
+    best: Option<Best>,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins: nothing is tried yet.
+    pub fn new<B: Backend>(page: &'a Page, limits: Limits, backend: &mut B) -> Self {
+        Self {
+            page,
+            crc: backend.crc32c(page),
+            limits,
+            best: None,
+        }
+    }
+
+    /// The page's CRC-32C.
+    pub fn crc(&self) -> u32 {
+        self.crc
+    }
+
+    /// The page.
+    pub fn page(&self) -> &'a Page {
+        self.page
+    }
+
+    /// Whether the page equals another.
+    pub fn equals(&self, other: &Page) -> bool {
+        self.page == other
+    }
+
+    /// The word that the page repeats, if it does.
+    pub fn fill(&self) -> Option<u64> {
+        words::repeated(self.page)
+    }
+
+    /// Makes a payload of the word that the page repeats, for where the word itself cannot be kept.
+    /// False when it repeats none.
+    pub fn try_fill(&mut self, out: &mut [u8; MAX_PAYLOAD]) -> bool {
+        match self.fill() {
+            Some(word) => self.keep(
+                Format::Fill,
+                None,
+                &word.to_le_bytes(),
+                self.room(None),
+                out,
+            ),
+            None => false,
+        }
+    }
+
+    /// Tries the base from which the fewest words differ. The bases are pages of the same place,
+    /// such as those of the page's index: they resemble the page at the same offsets or not at all.
+    /// Those whose number is not below [`MAX_BASES`] are ignored.
+    ///
+    /// First a delta; when that is not final, the delta compressed; when that is not short enough,
+    /// a block with the base as prefix. A page that equals the base becomes an empty delta, for
+    /// callers that cannot store a mere reference.
+    pub fn try_bases<B: Backend>(
+        &mut self,
+        bases: &[Base<'_>],
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        match nearest(self.page, bases) {
+            Some((base, changed)) => {
+                let prefix = changed.count() <= MAX_PREFIX;
+                self.try_one(base, &changed, prefix, scratch, backend, out)
+            }
+            None => Tried::No,
+        }
+    }
+
+    /// Tries a base that resembles the page wherever that may be in it, such as one that a sketch
+    /// found: as [`Encoder::try_bases`] does, and as prefix even when no word is at its offset.
+    pub fn try_similar<B: Backend>(
+        &mut self,
+        base: &Base<'_>,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        match nearest(self.page, core::slice::from_ref(base)) {
+            Some((base, changed)) => self.try_one(base, &changed, true, scratch, backend, out),
+            None => Tried::No,
+        }
+    }
+
+    /// Tries the page by itself, compressed with zstd.
+    pub fn try_zstd<B: Backend>(
+        &mut self,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        let before = self.best;
+        self.try_block(Format::Zstd, None, &[], scratch, backend, out);
+        self.since(before)
+    }
+
+    /// Length of the payload in bytes, header included, padding not; `None` while there is none.
+    pub fn len(&self) -> Option<usize> {
+        self.best.map(|best| best.len)
+    }
+
+    /// Whether there is no payload yet.
+    pub fn is_empty(&self) -> bool {
+        self.best.is_none()
+    }
+
+    /// How the payload encodes the page.
+    pub fn representation(&self) -> Option<Representation> {
+        self.best.map(|best| best.format.representation())
+    }
+
+    /// The base that the payload needs.
+    pub fn base(&self) -> Option<BaseId> {
+        self.best.and_then(|best| best.base)
+    }
+
+    /// Whether the payload is a delta, or a fill, so short that nothing else is worth trying.
+    pub fn is_final(&self) -> bool {
+        self.best.is_some_and(|best| match best.format {
+            Format::Fill => true,
+            Format::DeltaTemplate | Format::DeltaReference => best.len <= self.limits.delta_final,
+            _ => false,
+        })
+    }
+
+    /// Gives the base of the payload another number, of the same kind: for a base that gets its own
+    /// only when it is known to be worth one.
+    pub fn rename_base(&mut self, id: BaseId, out: &mut [u8; MAX_PAYLOAD]) {
+        if let Some(best) = &mut self.best {
+            best.base = Some(id);
+            write_base(id, out);
+        }
+    }
+
+    /// Writes header and padding of the payload. Returns its length with padding, a multiple of
+    /// [`UNIT`]; `None` when no representation is within the limits.
+    pub fn finish(&self, out: &mut [u8; MAX_PAYLOAD]) -> Option<usize> {
+        let best = self.best?;
+        write_header(out, self.crc, best.format, best.len)
+    }
+
+    #[inline]
+    fn try_one<B: Backend>(
+        &mut self,
+        base: &Base<'_>,
+        changed: &Changed,
+        prefix: bool,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        let before = self.best;
+        self.try_delta(base, changed, scratch, out);
+        if changed.count() == 0 {
+            return Tried::Equal(base.id);
+        }
+        if !self.is_final() {
+            let compressed = self.try_delta_zstd(base, changed, scratch, backend, out);
+            let long = compressed.is_none_or(|len| len > self.limits.delta_zstd_final);
+            if long && prefix && self.limits.prefix {
+                let format = Format::prefix(base.id);
+                self.try_block(format, Some(base.id), base.page, scratch, backend, out);
             }
         }
+        self.since(before)
     }
-    if is_longer(&best, DELTA_ZSTD_FINAL) {
-        try_zstd(page, cost, scratch, backend, out, &mut best);
+
+    #[inline]
+    fn try_delta(
+        &mut self,
+        base: &Base<'_>,
+        changed: &Changed,
+        scratch: &mut Scratch,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) {
+        let room = self.room(Some(base.id));
+        let least = MIN_CHANGE.wrapping_mul(changed.count() as usize);
+        if BASE_END.wrapping_add(least) > room {
+            return;
+        }
+        // The header and the base's number have as many bytes as the encoder needs to spare: with a
+        // buffer as long as the payload may be it gives up where that would be too long.
+        const { assert!(BASE_END == words::WORD) };
+        let stream = scratch.stream.get_mut(..room).and_then(|buffer| {
+            let len = delta::encode_joined(self.page, base.page, changed, buffer)?;
+            buffer.get(..len)
+        });
+        if let Some(stream) = stream {
+            self.keep(Format::delta(base.id), Some(base.id), stream, room, out);
+        }
     }
-    let best = best?;
-    if cost(best.len) > limit {
-        return None;
+
+    /// Returns the length of the payload, better or not; `None` when there is none.
+    #[inline(never)]
+    fn try_delta_zstd<B: Backend>(
+        &mut self,
+        base: &Base<'_>,
+        changed: &Changed,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Option<usize> {
+        if !self.limits.delta_zstd || changed.count() > MAX_DELTA_ZSTD {
+            return None;
+        }
+        let len = delta::encode_split(self.page, base.page, changed, &mut scratch.stream)?;
+        let stream = scratch.stream.get(..len)?;
+        let len = backend.zstd_compress(self.limits.level, &[], stream, &mut scratch.block)?;
+        let block = scratch.block.get(..len)?;
+        self.keep(
+            Format::delta_zstd(base.id),
+            Some(base.id),
+            block,
+            self.room(Some(base.id)),
+            out,
+        );
+        Some(BASE_END.wrapping_add(len))
     }
-    write_header(out, crc, best.format, best.len)?;
-    Some(Encoded::Payload {
-        representation: best.format.representation(),
-        len: best.len,
-    })
+
+    #[inline(never)]
+    fn try_block<B: Backend>(
+        &mut self,
+        format: Format,
+        base: Option<BaseId>,
+        prefix: &[u8],
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) {
+        let len = backend.zstd_compress(self.limits.level, prefix, self.page, &mut scratch.block);
+        if let Some(block) = len.and_then(|len| scratch.block.get(..len)) {
+            self.keep(format, base, block, self.room(base), out);
+        }
+    }
+
+    /// Longest payload against `base`, with padding, that is better than what there is.
+    fn room(&self, base: Option<BaseId>) -> usize {
+        let room = match self.best {
+            Some(best) => padded(best.len).saturating_sub(UNIT),
+            None => self.limits.max_payload.min(MAX_PAYLOAD),
+        };
+        match base {
+            Some(_) => room.min(self.limits.max_distance),
+            None => room,
+        }
+    }
+
+    /// Makes this the payload if with padding it is no longer than `room`. Returns whether it is.
+    fn keep(
+        &mut self,
+        format: Format,
+        base: Option<BaseId>,
+        rest: &[u8],
+        room: usize,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> bool {
+        let start = match base {
+            Some(_) => BASE_END,
+            None => HEADER_LEN,
+        };
+        let len = start.wrapping_add(rest.len());
+        if padded(len) > room {
+            return false;
+        }
+        let Some(place) = out.get_mut(start..len) else {
+            return false;
+        };
+        place.copy_from_slice(rest);
+        if let Some(id) = base {
+            write_base(id, out);
+        }
+        self.best = Some(Best { format, base, len });
+        true
+    }
+
+    /// What the steps since `before` have gained.
+    fn since(&self, before: Option<Best>) -> Tried {
+        match (before, self.best) {
+            (None, Some(_)) => Tried::Improved(usize::MAX),
+            (Some(before), Some(now)) if padded(now.len) < padded(before.len) => {
+                Tried::Improved(padded(before.len).wrapping_sub(padded(now.len)))
+            }
+            _ => Tried::No,
+        }
+    }
 }
 
-/// Encodes a page that repeats a word as a payload, for where the word itself cannot be kept.
-///
-/// Returns the length of the payload; `None` when the page does not repeat a word.
-pub fn encode_fill<B: Backend>(
-    page: &Page,
-    backend: &mut B,
-    out: &mut [u8; MAX_PAYLOAD],
-) -> Option<usize> {
-    let word = words::repeated(page)?;
-    let body = put(out, HEADER_LEN, &word.to_le_bytes())?;
-    write_header(out, backend.crc32c(page), Format::Fill, body)?;
-    Some(body)
-}
-
-/// A body in the output buffer: its format, and the length of the payload.
-#[derive(Clone, Copy)]
-struct Candidate {
-    format: Format,
-    len: usize,
+fn write_base(id: BaseId, out: &mut [u8; MAX_PAYLOAD]) {
+    let [b0, b1, b2, _] = id.number().to_le_bytes();
+    if let Some(place) = out.get_mut(HEADER_LEN..BASE_END) {
+        place.copy_from_slice(&[b0, b1, b2]);
+    }
 }
 
 /// The base from which the fewest words differ.
 #[inline]
 fn nearest<'b, 'a>(page: &Page, bases: &'b [Base<'a>]) -> Option<(&'b Base<'a>, Changed)> {
     let mut best: Option<(&Base<'_>, Changed)> = None;
-    for base in bases.iter().filter(|base| base.ordinal < MAX_ORDINAL) {
+    for base in bases.iter().filter(|base| base.id.number() < MAX_BASES) {
         let changed = Changed::between(page, base.page);
         if best
             .as_ref()
@@ -129,102 +407,58 @@ fn nearest<'b, 'a>(page: &Page, bases: &'b [Base<'a>]) -> Option<(&'b Base<'a>, 
     best
 }
 
-#[inline]
-fn write_delta(
+/// What [`encode`] made of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoded {
+    /// The page repeats this word; nothing was written.
+    Fill(u64),
+    /// The page equals a base; what was written does not matter.
+    Ref {
+        /// The base.
+        base: BaseId,
+        /// CRC-32C of the page.
+        crc: u32,
+    },
+    /// A payload was written to the start of the output.
+    Payload {
+        /// How the page is encoded.
+        representation: Representation,
+        /// Length of the payload in bytes, a multiple of [`UNIT`], at most [`MAX_PAYLOAD`].
+        len: usize,
+    },
+}
+
+/// Encodes a page against the nearest of `bases`, or by itself, whichever is shorter.
+///
+/// Returns `None` when no representation is within `limits`.
+pub fn encode<B: Backend>(
     page: &Page,
-    base: &Base<'_>,
-    changed: &Changed,
+    bases: &[Base<'_>],
+    limits: Limits,
+    scratch: &mut Scratch,
+    backend: &mut B,
     out: &mut [u8; MAX_PAYLOAD],
-) -> Option<Candidate> {
-    let at = put_ordinal(out, base.ordinal)?;
-    let stream = delta::encode_joined(page, base.page, changed, out.get_mut(at..)?)?;
-    Some(Candidate {
-        format: Format::Delta,
-        len: at.wrapping_add(stream),
+) -> Option<Encoded> {
+    if let Some(word) = words::repeated(page) {
+        return Some(Encoded::Fill(word));
+    }
+    let mut encoder = Encoder::new(page, limits, backend);
+    if let Tried::Equal(base) = encoder.try_bases(bases, scratch, backend, out) {
+        let crc = encoder.crc();
+        return Some(Encoded::Ref { base, crc });
+    }
+    let worth_it = match encoder.representation() {
+        Some(Representation::Delta) => encoder.len().is_some_and(|len| len > ZSTD_ABOVE),
+        Some(_) => false,
+        None => true,
+    };
+    if worth_it {
+        encoder.try_zstd(scratch, backend, out);
+    }
+    let len = encoder.finish(out)?;
+    let representation = encoder.representation()?;
+    Some(Encoded::Payload {
+        representation,
+        len,
     })
-}
-
-/// Replaces `best` by a compressed delta if that costs less.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call site, all of them plain"
-)]
-#[inline(never)]
-fn try_delta_zstd<B: Backend>(
-    page: &Page,
-    base: &Base<'_>,
-    changed: &Changed,
-    cost: &impl Fn(usize) -> usize,
-    scratch: &mut Scratch,
-    backend: &mut B,
-    out: &mut [u8; MAX_PAYLOAD],
-    best: &mut Option<Candidate>,
-) -> Option<()> {
-    let len = delta::encode_split(page, base.page, changed, &mut scratch.stream)?;
-    let stream = scratch.stream.get(..len)?;
-    let frame = zstd::compress(stream, &mut scratch.frame, backend)?;
-    let body = frame.strip_prefix(zstd::MAGIC)?;
-    let at = HEADER_LEN.wrapping_add(ORDINAL_LEN);
-    let candidate = Candidate {
-        format: Format::DeltaZstd,
-        len: at.wrapping_add(body.len()),
-    };
-    if pays(candidate, best, cost) {
-        put_ordinal(out, base.ordinal)?;
-        put(out, at, body)?;
-        *best = Some(candidate);
-    }
-    Some(())
-}
-
-/// Replaces `best` by the compressed page if that costs less.
-#[inline(never)]
-fn try_zstd<B: Backend>(
-    page: &Page,
-    cost: &impl Fn(usize) -> usize,
-    scratch: &mut Scratch,
-    backend: &mut B,
-    out: &mut [u8; MAX_PAYLOAD],
-    best: &mut Option<Candidate>,
-) -> Option<()> {
-    let frame = zstd::compress(page, &mut scratch.frame, backend)?;
-    let (format, body) = match frame.strip_prefix(zstd::PAGE_START) {
-        Some(body) => (Format::Zstd, body),
-        None => (Format::ZstdFrame, frame),
-    };
-    let candidate = Candidate {
-        format,
-        len: HEADER_LEN.wrapping_add(body.len()),
-    };
-    if pays(candidate, best, cost) {
-        put(out, HEADER_LEN, body)?;
-        *best = Some(candidate);
-    }
-    Some(())
-}
-
-/// Whether the best so far is longer than `len`, or nothing.
-fn is_longer(best: &Option<Candidate>, len: usize) -> bool {
-    best.as_ref().is_none_or(|best| best.len > len)
-}
-
-/// Whether a candidate fits and costs less than the best so far.
-fn pays(new: Candidate, best: &Option<Candidate>, cost: &impl Fn(usize) -> usize) -> bool {
-    new.len <= MAX_PAYLOAD
-        && best
-            .as_ref()
-            .is_none_or(|best| cost(new.len) < cost(best.len))
-}
-
-/// Writes the ordinal of a base where the body begins. Returns the position after it.
-fn put_ordinal(out: &mut [u8; MAX_PAYLOAD], ordinal: u32) -> Option<usize> {
-    let [o0, o1, o2, _] = ordinal.to_le_bytes();
-    put(out, HEADER_LEN, &[o0, o1, o2])
-}
-
-/// Copies `bytes` to position `at`. Returns the position after them, `None` when they do not fit.
-fn put(out: &mut [u8; MAX_PAYLOAD], at: usize, bytes: &[u8]) -> Option<usize> {
-    let end = at.checked_add(bytes.len())?;
-    out.get_mut(at..end)?.copy_from_slice(bytes);
-    Some(end)
 }

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The page codec: makes one 4 KiB page small, against pages of a template where that pays, and
-//! brings it back.
+//! The page codec: makes one 4 KiB page small, against other pages where that pays, and brings it
+//! back.
 //!
-//! [`encode`] chooses among the representations by true cost, [`decode`] and its siblings undo it
+//! An [`Encoder`] tries what its caller thinks worth trying, step by step, and keeps the shortest
+//! payload; [`encode`] is the usual order of steps in one call. [`decode`] and its siblings undo it
 //! and check the CRC-32C of the page every time. Decoding treats its input as hostile: any bytes
-//! give the right page or a [`DecodeError`].
+//! give the right page or a [`DecodeError`]. [`sketch()`] finds pages worth trying as bases.
 //!
 //! Kbuild compiles these files into the module, cargo compiles them into the `agentzip-codec`
 //! crate. No allocation, no unsafe code, no panics, no global state; zstd and the checksum come
 //! from a [`Backend`], buffers from the caller ([`Scratch`]). All numbers are little endian.
 
 #![cfg_attr(not(CONFIG_RUST), no_std)]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "host"), forbid(unsafe_code))]
+#![deny(unsafe_code)]
 
 mod decode;
 mod delta;
@@ -23,15 +25,18 @@ pub mod golden;
 pub mod host;
 mod payload;
 mod scratch;
+mod sketch;
 mod words;
-mod zstd;
+pub mod zstd;
 
 pub use self::decode::{decode, decode_fill, decode_ref};
-pub use self::encode::{encode, encode_fill, Encoded};
+pub use self::encode::{encode, Encoded, Encoder, Limits, Tried};
 pub use self::payload::{
-    header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAYLOAD_VERSION,
+    header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAYLOAD_VERSION, UNIT,
 };
 pub use self::scratch::Scratch;
+pub use self::sketch::{sketch, Sketch, Words, FEATURES, NO_FEATURE};
+pub use self::zstd::Level;
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -39,29 +44,58 @@ pub const PAGE_SIZE: usize = 4096;
 /// One page.
 pub type Page = [u8; PAGE_SIZE];
 
-/// Base ordinals are below this.
-pub const MAX_ORDINAL: u32 = 1 << 24;
+/// Numbers of bases are below this.
+pub const MAX_BASES: u32 = 1 << 24;
 
 /// What the codec does not bring itself.
 pub trait Backend {
-    /// Compresses `src` (at most a page and a little more) into one zstd frame, at level 3 or the
-    /// like, with the content size in the frame header. Returns its length, `None` when it does not
-    /// fit or fails.
-    fn zstd_compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize>;
+    /// Compresses `src`, at most [`MAX_CONTENT`](zstd::MAX_CONTENT) bytes, into a bare zstd block.
+    ///
+    /// Matches reach back into `prefix`: content that resembles `src`, at most
+    /// [`MAX_PREFIX`](zstd::MAX_PREFIX) bytes, empty if there is none. Nothing of it stays behind.
+    /// The block depends on the arguments alone, the length of `dst` included. Returns its length;
+    /// `None` when it is not shorter than `src` by a few bytes, or does not fit.
+    fn zstd_compress(
+        &mut self,
+        level: Level,
+        prefix: &[u8],
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize>;
 
-    /// Decompresses one zstd frame. Returns the length of its content, `None` when it does not fit
-    /// or the frame is damaged.
-    fn zstd_decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize>;
+    /// Decompresses a block that [`zstd_compress`](Self::zstd_compress) made with the same prefix.
+    ///
+    /// `src` may be any bytes. Returns the length of the content; `None` when it does not fit or the
+    /// block is damaged, and then `dst` holds arbitrary bytes.
+    fn zstd_decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize>;
 
     /// The standard CRC-32C: `crc32c(b"123456789") == 0xE306_9283`.
     fn crc32c(&mut self, data: &[u8]) -> u32;
 }
 
+/// Names a page that another is encoded against. The numbers are below [`MAX_BASES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BaseId {
+    /// A page of the template, by its ordinal.
+    Template(u32),
+    /// A page that siblings share, by its reference id.
+    Reference(u32),
+}
+
+impl BaseId {
+    /// The number, without its kind.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Template(number) | Self::Reference(number) => number,
+        }
+    }
+}
+
 /// A page that another can be encoded against.
 #[derive(Clone, Copy, Debug)]
 pub struct Base<'a> {
-    /// Names the page in the payload; below [`MAX_ORDINAL`].
-    pub ordinal: u32,
+    /// Names the page in the payload.
+    pub id: BaseId,
     /// Its bytes, which must be the same at decode.
     pub page: &'a Page,
 }

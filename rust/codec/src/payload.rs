@@ -4,32 +4,44 @@
 //!
 //! ```text
 //! 4 B   CRC-32C of the page
-//! 2 B   12 bits length of the payload, these 7 bytes included; 4 bits format
-//! 1 B   check of the 6 bytes before
+//! 1 B   5 bits format (high), 3 bits padding
 //! ...   body
+//! ...   padding: as many zero bytes as the header says, up to a multiple of 8
 //! ```
 //!
-//! The check is there because the length is used before the checksum of the page can be: whoever
-//! reads a payload out of an allocator must not read past its end because a bit flipped.
+//! Its length is not in it: a store hands out memory in units of [`UNIT`] bytes and knows how many
+//! of them a payload has.
+//!
+//! The body of a format with a base begins with the base's number, 3 bytes. Whether that is the
+//! number of a template page or of a reference page is in the format.
 //!
 //! A format number names a representation *and* the version of its body. A number that was once
 //! given keeps its meaning; a change of a body takes a new number.
 
-use super::PAGE_SIZE;
+use super::{BaseId, PAGE_SIZE};
 
 /// Version of the set of body formats that the encoder writes.
-pub const PAYLOAD_VERSION: u32 = 1;
+pub const PAYLOAD_VERSION: u32 = 2;
+
+/// Payloads are padded to a multiple of so many bytes.
+pub const UNIT: usize = 8;
 
 /// Bytes of a payload before its body.
-pub const HEADER_LEN: usize = 7;
+pub const HEADER_LEN: usize = 5;
 
-/// Longest payload in bytes.
-pub const MAX_PAYLOAD: usize = PAGE_SIZE - 8;
+/// Longest payload in bytes, padding included.
+pub const MAX_PAYLOAD: usize = PAGE_SIZE - UNIT;
 
-const LEN_BITS: u32 = 12;
-const LEN_MASK: u16 = (1 << LEN_BITS) - 1;
+/// Bytes of the number of a base.
+pub(super) const BASE_LEN: usize = 3;
 
-const _: () = assert!(MAX_PAYLOAD <= LEN_MASK as usize);
+const PAD_BITS: u32 = 3;
+const PAD_MASK: u8 = (1 << PAD_BITS) - 1;
+
+const _: () = assert!(UNIT == 1 << PAD_BITS);
+const _: () = assert!(MAX_PAYLOAD % UNIT == 0);
+// What header() reads.
+const _: () = assert!(HEADER_LEN + BASE_LEN <= UNIT);
 
 /// How a page is encoded. Same numbers as in the control interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,42 +57,97 @@ pub enum Representation {
     DeltaZstd = 3,
     /// The page by itself, compressed with zstd.
     Zstd = 4,
+    /// The page compressed with zstd, with a base as what came before it.
+    Prefix = 5,
 }
 
-/// Body formats. Never reuse a number; 0 stays unused, so that an all-zero payload is refused.
+/// Body formats. Never reuse a number: 1 to 5 had other headers and bodies. 0, 11, 13, 20, 21 and 31
+/// stay unused, so that memory of zeros, of the kernel's poison (0x5a, 0x6b, 0xa5, 0xaa) or of ones is
+/// refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Format {
     /// The word.
-    Fill = 1,
-    /// Ordinal, then a change stream (delta.rs).
-    Delta = 2,
-    /// Ordinal, then a split change stream as a zstd frame without its magic number (zstd.rs).
-    DeltaZstd = 3,
-    /// The page as a zstd frame without the seven bytes that start every frame of a page.
-    Zstd = 4,
-    /// The page as a zstd frame whose start differs.
-    ZstdFrame = 5,
+    Fill = 8,
+    /// Base, then a change stream (delta.rs).
+    DeltaTemplate = 9,
+    /// The same.
+    DeltaReference = 10,
+    /// Base, then a split change stream (delta.rs) as one zstd block without frame or prefix.
+    DeltaZstdTemplate = 14,
+    /// The same.
+    DeltaZstdReference = 15,
+    /// Base, then the page as one zstd block without frame, the base being its prefix.
+    PrefixTemplate = 16,
+    /// The same.
+    PrefixReference = 17,
+    /// The page as one zstd block without frame or prefix.
+    Zstd = 18,
+}
+
+/// Which base a format has.
+#[derive(Clone, Copy)]
+enum BaseKind {
+    None,
+    Template,
+    Reference,
 }
 
 impl Format {
-    const fn from_number(number: u16) -> Option<Self> {
+    const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
-            1 => Self::Fill,
-            2 => Self::Delta,
-            3 => Self::DeltaZstd,
-            4 => Self::Zstd,
-            5 => Self::ZstdFrame,
+            8 => Self::Fill,
+            9 => Self::DeltaTemplate,
+            10 => Self::DeltaReference,
+            14 => Self::DeltaZstdTemplate,
+            15 => Self::DeltaZstdReference,
+            16 => Self::PrefixTemplate,
+            17 => Self::PrefixReference,
+            18 => Self::Zstd,
             _ => return None,
         })
+    }
+
+    pub(super) const fn delta(base: BaseId) -> Self {
+        match base {
+            BaseId::Template(_) => Self::DeltaTemplate,
+            BaseId::Reference(_) => Self::DeltaReference,
+        }
+    }
+
+    pub(super) const fn delta_zstd(base: BaseId) -> Self {
+        match base {
+            BaseId::Template(_) => Self::DeltaZstdTemplate,
+            BaseId::Reference(_) => Self::DeltaZstdReference,
+        }
+    }
+
+    pub(super) const fn prefix(base: BaseId) -> Self {
+        match base {
+            BaseId::Template(_) => Self::PrefixTemplate,
+            BaseId::Reference(_) => Self::PrefixReference,
+        }
     }
 
     pub(super) const fn representation(self) -> Representation {
         match self {
             Self::Fill => Representation::Fill,
-            Self::Delta => Representation::Delta,
-            Self::DeltaZstd => Representation::DeltaZstd,
-            Self::Zstd | Self::ZstdFrame => Representation::Zstd,
+            Self::DeltaTemplate | Self::DeltaReference => Representation::Delta,
+            Self::DeltaZstdTemplate | Self::DeltaZstdReference => Representation::DeltaZstd,
+            Self::PrefixTemplate | Self::PrefixReference => Representation::Prefix,
+            Self::Zstd => Representation::Zstd,
+        }
+    }
+
+    const fn base_kind(self) -> BaseKind {
+        match self {
+            Self::Fill | Self::Zstd => BaseKind::None,
+            Self::DeltaTemplate | Self::DeltaZstdTemplate | Self::PrefixTemplate => {
+                BaseKind::Template
+            }
+            Self::DeltaReference | Self::DeltaZstdReference | Self::PrefixReference => {
+                BaseKind::Reference
+            }
         }
     }
 }
@@ -90,13 +157,13 @@ impl Format {
 pub enum DecodeError {
     /// Shorter than its header says, or than a header.
     Truncated,
-    /// Unknown format number, or an impossible length.
+    /// Unknown format number.
     Header,
-    /// The base that the payload names does not exist.
+    /// The payload has a base and none was given.
     NoBase,
     /// The change stream is malformed.
     Delta,
-    /// zstd refused its frame, or the content has the wrong length.
+    /// zstd refused its block, or the content has the wrong length.
     Zstd,
     /// The page came out with another checksum.
     Checksum,
@@ -109,75 +176,87 @@ impl core::fmt::Display for DecodeError {
             Self::Header => "payload header is invalid",
             Self::NoBase => "base page does not exist",
             Self::Delta => "change stream is malformed",
-            Self::Zstd => "zstd frame is malformed",
+            Self::Zstd => "zstd block is malformed",
             Self::Checksum => "page has the wrong checksum",
         })
     }
 }
 
-/// What the first [`HEADER_LEN`] bytes of a payload say.
+/// What the first [`UNIT`] bytes of a payload say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// CRC-32C of the page.
     pub crc: u32,
-    /// Length of the payload in bytes, header included; [`HEADER_LEN`] to [`MAX_PAYLOAD`].
-    pub len: u16,
-    /// How the page is encoded.
+    /// How the page is encoded; never [`Representation::Ref`], which has no payload.
     pub representation: Representation,
+    /// The page that [`decode`](super::decode) needs beside the payload.
+    pub base: Option<BaseId>,
+    /// Bytes of padding at the end of the payload, less than [`UNIT`].
+    pub padding: u8,
 }
 
-/// Reads the header of a payload, of which it needs the first [`HEADER_LEN`] bytes only.
+/// Reads the header of a payload, of which it needs the first [`UNIT`] bytes only.
 ///
 /// # Errors
 ///
 /// [`DecodeError::Truncated`] with fewer bytes, [`DecodeError::Header`] when they make no sense.
-pub fn header(payload: &[u8]) -> Result<Header, DecodeError> {
-    parse(payload).map(|(header, _)| header)
+pub fn header(start: &[u8]) -> Result<Header, DecodeError> {
+    parse(start).map(|(header, _)| header)
 }
 
-/// The check byte of a header: the top byte of a product with an odd number, into which every bit
-/// of the header goes.
-fn check(crc: u32, packed: u16) -> u8 {
-    let fields = (u64::from(packed) << 32) | u64::from(crc);
-    let product = fields.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    product.to_be_bytes()[0]
-}
-
-pub(super) fn parse(payload: &[u8]) -> Result<(Header, Format), DecodeError> {
-    let Some(&[c0, c1, c2, c3, l0, l1, checked]) = payload.first_chunk::<HEADER_LEN>() else {
+pub(super) fn parse(start: &[u8]) -> Result<(Header, Format), DecodeError> {
+    let Some(&[c0, c1, c2, c3, packed, b0, b1, b2]) = start.first_chunk::<UNIT>() else {
         return Err(DecodeError::Truncated);
     };
-    let crc = u32::from_le_bytes([c0, c1, c2, c3]);
-    let packed = u16::from_le_bytes([l0, l1]);
-    if checked != check(crc, packed) {
-        return Err(DecodeError::Header);
-    }
-    let len = packed & LEN_MASK;
-    let format = Format::from_number(packed >> LEN_BITS).ok_or(DecodeError::Header)?;
-    if (len as usize) < HEADER_LEN || len as usize > MAX_PAYLOAD {
-        return Err(DecodeError::Header);
-    }
+    let format = Format::from_number(packed >> PAD_BITS).ok_or(DecodeError::Header)?;
+    let number = u32::from_le_bytes([b0, b1, b2, 0]);
     let header = Header {
-        crc,
-        len,
+        crc: u32::from_le_bytes([c0, c1, c2, c3]),
         representation: format.representation(),
+        base: match format.base_kind() {
+            BaseKind::None => None,
+            BaseKind::Template => Some(BaseId::Template(number)),
+            BaseKind::Reference => Some(BaseId::Reference(number)),
+        },
+        padding: packed & PAD_MASK,
     };
     Ok((header, format))
 }
 
-/// Writes the header of a payload of `len` bytes in all. `None` when `len` is out of range.
+/// The body of a payload without the base's number and the padding.
+pub(super) fn body<'p>(payload: &'p [u8], header: &Header) -> Result<&'p [u8], DecodeError> {
+    let start = match header.base {
+        Some(_) => HEADER_LEN + BASE_LEN,
+        None => HEADER_LEN,
+    };
+    payload
+        .len()
+        .checked_sub(header.padding.into())
+        .and_then(|end| payload.get(start..end))
+        .ok_or(DecodeError::Truncated)
+}
+
+/// A length in bytes with padding, at most `UNIT - 1` more. `len` is far below `usize::MAX`.
+pub(super) const fn padded(len: usize) -> usize {
+    len.wrapping_add(UNIT - 1) & !(UNIT - 1)
+}
+
+/// Writes header and padding of a payload of `len` bytes, header included. Returns its length with
+/// padding, `None` when it is out of range.
 pub(super) fn write_header(
     out: &mut [u8; MAX_PAYLOAD],
     crc: u32,
     format: Format,
     len: usize,
-) -> Option<()> {
-    if !(HEADER_LEN..=MAX_PAYLOAD).contains(&len) {
+) -> Option<usize> {
+    if !(UNIT..=MAX_PAYLOAD).contains(&len) {
         return None;
     }
-    let packed = len as u16 | ((format as u16) << LEN_BITS);
+    let end = padded(len);
+    let padding = out.get_mut(len..end)?;
+    padding.fill(0);
+    let packed = ((format as u8) << PAD_BITS) | padding.len() as u8;
     let [c0, c1, c2, c3] = crc.to_le_bytes();
-    let [l0, l1] = packed.to_le_bytes();
-    *out.first_chunk_mut::<HEADER_LEN>()? = [c0, c1, c2, c3, l0, l1, check(crc, packed)];
-    Some(())
+    *out.first_chunk_mut::<HEADER_LEN>()? = [c0, c1, c2, c3, packed];
+    Some(end)
 }

@@ -3,17 +3,18 @@
 //! Buffers of the codec, owned by the caller.
 
 use super::delta::MAX_SPLIT;
-use super::zstd::FRAME_BUFFER;
+use super::zstd::MAX_CONTENT;
 
-/// Buffers for one [`encode`](super::encode) or [`decode`](super::decode) at a time.
+/// Buffers for one step of an [`Encoder`](super::Encoder) or one [`decode`](super::decode) at a
+/// time.
 ///
 /// Plain bytes: all zero is a valid value, and what an earlier call left behind does not matter.
 /// About 9 KiB, too large for a kernel stack.
 pub struct Scratch {
-    /// A split change stream.
+    /// A change stream.
     pub(super) stream: [u8; MAX_SPLIT],
-    /// A zstd frame.
-    pub(super) frame: [u8; FRAME_BUFFER],
+    /// A zstd block.
+    pub(super) block: [u8; MAX_CONTENT],
 }
 
 impl Scratch {
@@ -21,7 +22,7 @@ impl Scratch {
     pub const fn new() -> Self {
         Self {
             stream: [0; MAX_SPLIT],
-            frame: [0; FRAME_BUFFER],
+            block: [0; MAX_CONTENT],
         }
     }
 }

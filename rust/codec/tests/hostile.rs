@@ -4,12 +4,15 @@
 
 mod common;
 
-use agentzip_codec::{header, Base, DecodeError, HEADER_LEN, MAX_PAYLOAD};
-use common::pages::{changed, changes, from_words, random, texture};
-use common::{naive, Bench};
+use agentzip_codec::{header, BaseId, DecodeError, Representation, HEADER_LEN, PAGE_SIZE, UNIT};
+use common::pages::{changed, changes, from_words, moved, random, texture};
+use common::{naive, reference, template, Bench};
 use proptest::prelude::*;
 
-const ORDINAL: u32 = 3;
+const NUMBER: u32 = 3;
+
+/// Format numbers that exist.
+const FORMATS: [u8; 8] = [8, 9, 10, 14, 15, 16, 17, 18];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
@@ -17,23 +20,23 @@ proptest! {
     /// Random bytes, with a header that is right more often than chance.
     #[test]
     fn random_bytes_never_panic(
-        format in 0..16u16,
+        format in prop::sample::select(&FORMATS[..]),
+        padding in 0..8u8,
         bytes in prop::collection::vec(any::<u8>(), 0..600),
-        right_len in any::<bool>(),
-        ordinal in any::<bool>(),
+        right_header in any::<bool>(),
+        right_base in any::<bool>(),
     ) {
         let mut payload = bytes;
-        if right_len && payload.len() >= HEADER_LEN {
-            let packed = payload.len() as u16 | (format << 12);
-            payload[4..6].copy_from_slice(&packed.to_le_bytes());
-            payload[6] = naive::header_check(&payload[..6]);
+        if right_header && payload.len() >= UNIT {
+            payload[4] = format * 8 + padding;
         }
-        if ordinal && payload.len() >= HEADER_LEN + 3 {
-            payload[HEADER_LEN..HEADER_LEN + 3].copy_from_slice(&[3, 0, 0]);
+        if right_base && payload.len() >= UNIT {
+            payload[HEADER_LEN..UNIT].copy_from_slice(&[3, 0, 0]);
         }
         let base = from_words(|n| n as u64);
+        let bases = [template(NUMBER, &base), reference(NUMBER, &base)];
         let mut bench = Bench::new();
-        if bench.decode(&payload, ORDINAL, &base).is_ok() {
+        if bench.decode(&payload, &bases).is_ok() {
             let crc = u32::from_le_bytes(payload[..4].try_into().unwrap());
             prop_assert_eq!(naive::crc32c(&bench.page[..]), crc);
         }
@@ -44,39 +47,46 @@ proptest! {
     fn damage_is_noticed(
         base in texture(),
         changes in changes(),
+        shift in 0..PAGE_SIZE,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<prop::sample::Index>(),
     ) {
-        let page = changed(&base, &changes);
+        let page = changed(&moved(&base, shift), &changes);
         let mut bench = Bench::new();
-        let bases = [Base { ordinal: ORDINAL, page: &base }];
+        let bases = [template(NUMBER, &base)];
         let Some(good) = bench.payload(&page, &bases) else { return Ok(()) };
         let mut bad = good.clone();
         for (at, byte) in damage {
             *at.get_mut(&mut bad) = byte;
         }
-        if bench.decode(&bad, ORDINAL, &base).is_ok() {
-            prop_assert_eq!(&bench.page, &page);
-        }
         let short = &good[..cut.index(good.len())];
-        prop_assert_eq!(bench.decode(short, ORDINAL, &base), Err(DecodeError::Truncated));
+        for payload in [&bad[..], short] {
+            if bench.decode(payload, &bases).is_ok() {
+                prop_assert_eq!(&bench.page, &page);
+            }
+        }
+        if short.len() < UNIT {
+            prop_assert_eq!(bench.decode(short, &bases), Err(DecodeError::Truncated));
+        }
     }
 
     /// A base that is not the page that was encoded against is noticed.
     #[test]
     fn a_changed_base_is_noticed(
         base in texture(),
-        few in prop::collection::vec((0..512usize, 1..u64::MAX), 1..9),
+        changes in changes(),
+        shift in 0..PAGE_SIZE,
         other in texture(),
         word in 0..512usize,
         bits in 1..u64::MAX,
     ) {
-        let page = changed(&base, &few);
+        let page = changed(&moved(&base, shift), &changes);
         let mut bench = Bench::new();
-        let bases = [Base { ordinal: ORDINAL, page: &base }];
-        let Some(payload) = bench.payload(&page, &bases) else { return Ok(()) };
+        let Some(payload) = bench.payload(&page, &[template(NUMBER, &base)]) else {
+            return Ok(());
+        };
         for base in [other, changed(&base, &[(word, bits)])] {
-            if bench.decode(&payload, ORDINAL, &base).is_ok() {
+            if bench.decode(&payload, &[template(NUMBER, &base)]).is_ok() {
                 prop_assert_eq!(&bench.page, &page);
             }
         }
@@ -86,59 +96,59 @@ proptest! {
 #[test]
 fn headers() {
     assert_eq!(header(&[]), Err(DecodeError::Truncated));
-    assert_eq!(header(&[0; HEADER_LEN - 1]), Err(DecodeError::Truncated));
-    // All zero is what memory that was never written has.
-    assert_eq!(header(&[0; 64]), Err(DecodeError::Header));
-    for packed in 0..=u16::MAX {
-        let [low, high] = packed.to_le_bytes();
-        let known = (1..=5).contains(&(packed >> 12));
-        let len = usize::from(packed & 0xfff);
-        let fields = [1, 2, 3, 4, low, high];
-        let check = naive::header_check(&fields);
-        let [c0, c1, c2, c3, _, _] = fields;
-        let result = header(&[c0, c1, c2, c3, low, high, check]);
+    assert_eq!(header(&[0x48; UNIT - 1]), Err(DecodeError::Truncated));
+    // What memory that was never written, or was poisoned, has.
+    for byte in [0, 0x5a, 0x6b, 0xa5, 0xaa, 0xff] {
+        assert_eq!(header(&[byte; 64]), Err(DecodeError::Header), "{byte:#x}");
+    }
+    for packed in 0..=u8::MAX {
+        let result = header(&[1, 2, 3, 4, packed, 5, 6, 7]);
         assert_eq!(
             result.is_ok(),
-            known && (HEADER_LEN..=MAX_PAYLOAD).contains(&len)
+            FORMATS.contains(&(packed / 8)),
+            "{packed:#x}"
         );
-        if let Ok(header) = result {
-            assert_eq!(usize::from(header.len), len);
-            assert_eq!(header.crc, 0x0403_0201);
-        }
-    }
-}
-
-/// The length is used before the checksum of the page can be: no single flipped bit may pass.
-#[test]
-fn a_flipped_bit_in_a_header_is_noticed() {
-    for packed in (0..=u16::MAX).step_by(7) {
-        let mut bytes = [0u8; HEADER_LEN];
-        bytes[..4].copy_from_slice(&u32::from(packed).wrapping_mul(0x9e37_79b1).to_le_bytes());
-        bytes[4..6].copy_from_slice(&packed.to_le_bytes());
-        bytes[6] = naive::header_check(&bytes[..6]);
-        for bit in 0..8 * HEADER_LEN {
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(
-                header(&bytes),
-                Err(DecodeError::Header),
-                "{packed:#x} {bit}"
-            );
-            bytes[bit / 8] ^= 1 << (bit % 8);
-        }
+        let Ok(header) = result else { continue };
+        assert_eq!(header.crc, 0x0403_0201);
+        assert_eq!(header.padding, packed % 8);
+        let base = match packed / 8 {
+            9 | 14 | 16 => Some(BaseId::Template(0x07_0605)),
+            10 | 15 | 17 => Some(BaseId::Reference(0x07_0605)),
+            _ => None,
+        };
+        assert_eq!(header.base, base);
+        let representation = match packed / 8 {
+            8 => Representation::Fill,
+            9 | 10 => Representation::Delta,
+            14 | 15 => Representation::DeltaZstd,
+            16 | 17 => Representation::Prefix,
+            _ => Representation::Zstd,
+        };
+        assert_eq!(header.representation, representation);
     }
 }
 
 #[test]
-fn an_unknown_base_is_an_error() {
+fn padding_longer_than_the_body_is_an_error() {
+    let base = from_words(|n| n as u64);
+    let bases = [template(NUMBER, &base), reference(NUMBER, &base)];
+    let mut bench = Bench::new();
+    for format in FORMATS {
+        let payload = [1, 2, 3, 4, format * 8 + 7, 3, 0, 0];
+        let result = bench.decode(&payload, &bases);
+        assert_eq!(result, Err(DecodeError::Truncated), "{format}");
+    }
+}
+
+#[test]
+fn a_missing_base_is_an_error() {
     let base = from_words(|n| n as u64);
     let mut bench = Bench::new();
-    let bases = [Base {
-        ordinal: ORDINAL,
-        page: &base,
-    }];
-    let payload = bench.payload(&changed(&base, &[(1, 1)]), &bases).unwrap();
-    let result = bench.decode(&payload, ORDINAL + 1, &base);
-    assert_eq!(result, Err(DecodeError::NoBase));
+    let page = changed(&base, &[(1, 1)]);
+    let payload = bench.payload(&page, &[template(NUMBER, &base)]).unwrap();
+    for other in [template(NUMBER + 1, &base), reference(NUMBER, &base)] {
+        assert_eq!(bench.decode(&payload, &[other]), Err(DecodeError::NoBase));
+    }
 }
 
 /// Every single byte of every payload form replaced by every value.
@@ -146,26 +156,27 @@ fn an_unknown_base_is_an_error() {
 fn every_damaged_byte_is_noticed() {
     let mut next = random(5);
     let base = from_words(|_| 0x7f00_0000_0000 | next() & 0xffff_ffff);
-    let bases = [Base {
-        ordinal: ORDINAL,
-        page: &base,
-    }];
+    let bases = [template(NUMBER, &base)];
     let some: Vec<_> = (0..9).map(|n| (n * n * 5, 0xff_ffff)).collect();
     let many: Vec<_> = (0..200).map(|n| (2 * n, 0x1111)).collect();
+    let mut halves = base.clone();
+    halves[..2048].rotate_left(40);
     let pages = [
-        from_words(|_| 0x0102_0304_0506_0708),
-        changed(&base, &some),
-        changed(&base, &many),
-        from_words(|n| (n % 7) as u64),
+        (from_words(|_| 0x0102_0304_0506_0708), Representation::Fill),
+        (changed(&base, &some), Representation::Delta),
+        (changed(&base, &many), Representation::DeltaZstd),
+        (halves, Representation::Prefix),
+        (from_words(|n| (n % 7) as u64), Representation::Zstd),
     ];
     let mut bench = Bench::new();
-    for page in pages {
+    for (page, representation) in pages {
         let good = bench.payload(&page, &bases).unwrap();
+        assert_eq!(bench.decode(&good, &bases), Ok(representation));
         for at in 0..good.len().min(120) {
             for byte in 0..=u8::MAX {
                 let mut bad = good.clone();
                 bad[at] = byte;
-                if bench.decode(&bad, ORDINAL, &base).is_ok() {
+                if bench.decode(&bad, &bases).is_ok() {
                     assert_eq!(bench.page, page);
                 }
             }

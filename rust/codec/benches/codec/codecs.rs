@@ -3,10 +3,10 @@
 //! The codecs that are compared, behind one trait.
 
 use crate::corpus::{Aligned, Record};
-use agentzip_codec::host::{Host, LEVEL};
+use agentzip_codec::host::Host;
 use agentzip_codec::{
-    decode, decode_fill, decode_ref, encode, Backend, Base, Encoded, Page, Representation, Scratch,
-    MAX_PAYLOAD, PAGE_SIZE,
+    decode, decode_fill, decode_ref, encode, Backend, Base, BaseId, Encoded, Level, Limits, Page,
+    Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
 };
 use zstd_safe::{CCtx, DCtx};
 
@@ -15,7 +15,7 @@ pub trait Codec {
     fn name(&self) -> &'static str;
     fn encode(&mut self, record: &Record) -> Option<&[u8]>;
     fn decode(&mut self, record: &Record, payload: &[u8]) -> Option<&Page>;
-    /// Bytes of the payload in the store's pool; 0 when it is held in the slot.
+    /// Bytes of the payload; 0 when it is held in the slot.
     fn stored(&self, payload: &[u8]) -> usize {
         payload.len()
     }
@@ -28,12 +28,18 @@ struct BenchBackend {
 }
 
 impl Backend for BenchBackend {
-    fn zstd_compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        self.host.zstd_compress(src, dst)
+    fn zstd_compress(
+        &mut self,
+        level: Level,
+        prefix: &[u8],
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        self.host.zstd_compress(level, prefix, src, dst)
     }
 
-    fn zstd_decompress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        self.host.zstd_decompress(src, dst)
+    fn zstd_decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        self.host.zstd_decompress(prefix, src, dst)
     }
 
     fn crc32c(&mut self, data: &[u8]) -> u32 {
@@ -77,14 +83,13 @@ impl AgentZip {
 
     fn run(&mut self, record: &Record) -> Option<Encoded> {
         let base = record.base.as_ref().map(|base| Base {
-            ordinal: 1,
+            id: BaseId::Template(1),
             page: &base.0,
         });
         encode(
             &record.page.0,
             base.as_slice(),
-            &agentzip_store::zsmalloc_cost,
-            usize::MAX,
+            Limits::at(Level::Fast),
             &mut self.scratch,
             &mut self.backend,
             &mut self.out,
@@ -131,7 +136,7 @@ impl Codec for AgentZip {
                 decode_ref(base?, crc, 32, backend, page).ok()?;
             }
             _ => {
-                decode(payload, |_| base, scratch, backend, page).ok()?;
+                decode(payload, base, scratch, backend, page).ok()?;
             }
         }
         Some(&*page)
@@ -145,7 +150,10 @@ impl Codec for AgentZip {
     }
 }
 
-/// zstd at the level that the codec uses, one call a page, contexts reused.
+/// The level that zswap and zram use by default.
+const LEVEL: i32 = 3;
+
+/// zstd as others use it: one frame a page, contexts reused.
 pub struct Zstd {
     compressor: CCtx<'static>,
     decompressor: DCtx<'static>,

@@ -9,7 +9,7 @@
 
 use crate::codecs::{AgentZip, Codec, Lz4, Zstd};
 use crate::corpus::{Aligned, Corpus, Record};
-use agentzip_codec::Representation;
+use agentzip_codec::{Representation, UNIT};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub struct CodecResult {
     pub decode: Times,
     /// Mean length of what it made of a page, bytes.
     pub bytes: f64,
-    /// Mean true cost of that in the store, bytes.
+    /// Mean length of that in a store, its slot included, bytes.
     pub cost: f64,
 }
 
@@ -43,12 +43,13 @@ pub struct ClassResult {
     pub codecs: Vec<CodecResult>,
 }
 
-pub const ALL: [(Representation, &str); 5] = [
+pub const ALL: [(Representation, &str); 6] = [
     (Representation::Fill, "fill"),
     (Representation::Ref, "ref"),
     (Representation::Delta, "delta"),
     (Representation::DeltaZstd, "delta_zstd"),
     (Representation::Zstd, "zstd"),
+    (Representation::Prefix, "prefix"),
 ];
 
 /// Encodes, decodes, compares and times every page `rounds` times.
@@ -178,12 +179,12 @@ fn measure(
     Ok(results.collect())
 }
 
-/// True cost of so many bytes in the pool, and of the slot.
+/// Bytes of a slot, where the address of a payload is, or a fill word, or the number of a base.
+const SLOT: usize = 8;
+
+/// What so many bytes take in a store that hands out memory in units, and the slot.
 fn cost(stored: usize) -> usize {
-    match stored {
-        0 => agentzip_store::SLOT_BYTES,
-        len => agentzip_store::zsmalloc_cost(len),
-    }
+    SLOT + stored.next_multiple_of(UNIT)
 }
 
 /// Reads all pages once, so that every codec finds them in the same caches.

@@ -149,7 +149,6 @@ fn codec_json(codec: &CodecResult) -> Value {
     })
 }
 
-/// zstd-3's median times over ours, on the same pages.
 /// How often our times, with or without checksum, go into those of zstd-3: encode, decode.
 fn ratios(class: &ClassResult, ours: usize) -> (f64, f64) {
     let zstd = class.codecs.iter().find(|codec| codec.name == ZSTD);

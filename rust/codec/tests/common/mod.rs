@@ -8,9 +8,12 @@ pub mod pages;
 
 use agentzip_codec::host::Host;
 use agentzip_codec::{
-    decode, encode, encode_fill, Base, DecodeError, Encoded, Page, Representation, Scratch,
-    MAX_PAYLOAD, PAGE_SIZE,
+    decode, encode, header, Base, BaseId, DecodeError, Encoded, Encoder, Level, Limits, Page,
+    Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
 };
+
+/// Everything is tried, fast.
+pub const LIMITS: Limits = Limits::at(Level::Fast);
 
 /// The codec with its buffers.
 pub struct Bench {
@@ -30,52 +33,89 @@ impl Bench {
         }
     }
 
-    /// Encodes with plain length as cost and no limit but the longest payload.
     pub fn encode(&mut self, page: &Page, bases: &[Base<'_>]) -> Option<Encoded> {
-        self.encode_with(page, bases, &|len| len, MAX_PAYLOAD)
+        self.encode_with(page, bases, LIMITS)
     }
 
     pub fn encode_with(
         &mut self,
         page: &Page,
         bases: &[Base<'_>],
-        cost: &impl Fn(usize) -> usize,
-        limit: usize,
+        limits: Limits,
     ) -> Option<Encoded> {
         encode(
             page,
             bases,
-            cost,
-            limit,
+            limits,
             &mut self.scratch,
             &mut self.backend,
             &mut self.out,
         )
     }
 
-    /// The payload of a page in whatever representation has one, if any.
+    /// The payload of a page, whatever it is: a fill in one, an empty delta for an equal page.
     pub fn payload(&mut self, page: &Page, bases: &[Base<'_>]) -> Option<Vec<u8>> {
-        let len = match self.encode(page, bases)? {
-            Encoded::Fill(_) => encode_fill(page, &mut self.backend, &mut self.out)?,
-            Encoded::Ref { .. } => return None,
+        self.payload_with(page, bases, LIMITS)
+    }
+
+    pub fn payload_with(
+        &mut self,
+        page: &Page,
+        bases: &[Base<'_>],
+        limits: Limits,
+    ) -> Option<Vec<u8>> {
+        let len = match self.encode_with(page, bases, limits)? {
             Encoded::Payload { len, .. } => len,
+            Encoded::Fill(_) => {
+                let mut encoder = Encoder::new(page, limits, &mut self.backend);
+                encoder.try_fill(&mut self.out);
+                encoder.finish(&mut self.out)?
+            }
+            Encoded::Ref { .. } => {
+                let mut encoder = Encoder::new(page, limits, &mut self.backend);
+                let Self {
+                    backend,
+                    scratch,
+                    out,
+                    ..
+                } = self;
+                encoder.try_bases(bases, scratch, backend, out);
+                encoder.finish(out)?
+            }
         };
         Some(self.out[..len].to_vec())
     }
 
-    /// Decodes with one base, which has this ordinal.
+    /// Decodes into `page`, with the base that the payload names if it is among these.
     pub fn decode(
         &mut self,
         payload: &[u8],
-        ordinal: u32,
-        base: &Page,
+        bases: &[Base<'_>],
     ) -> Result<Representation, DecodeError> {
+        let wanted = header(payload)?.base;
+        let base = bases.iter().find(|base| Some(base.id) == wanted);
         decode(
             payload,
-            |wanted| (wanted == ordinal).then_some(base),
+            base.map(|base| base.page),
             &mut self.scratch,
             &mut self.backend,
             &mut self.page,
         )
+    }
+}
+
+/// A base among the template's pages.
+pub fn template(number: u32, page: &Page) -> Base<'_> {
+    Base {
+        id: BaseId::Template(number),
+        page,
+    }
+}
+
+/// A base among the reference pages.
+pub fn reference(number: u32, page: &Page) -> Base<'_> {
+    Base {
+        id: BaseId::Reference(number),
+        page,
     }
 }

@@ -3,7 +3,7 @@
 //! A second implementation of the payload format, written from its description for clarity alone.
 //! It shares no code with the codec but zstd.
 
-use agentzip_codec::{Page, PAGE_SIZE};
+use agentzip_codec::{Base, BaseId, Page, PAGE_SIZE};
 
 /// CRC-32C, one bit at a time.
 pub fn crc32c(data: &[u8]) -> u32 {
@@ -37,15 +37,6 @@ fn changes(page: &Page, base: &Page) -> Vec<(usize, usize, Vec<u8>)> {
         }
     }
     list
-}
-
-/// The check byte of the first six bytes of a header.
-pub fn header_check(fields: &[u8]) -> u8 {
-    let number = fields
-        .iter()
-        .rev()
-        .fold(0u128, |number, &byte| number * 256 + u128::from(byte));
-    ((number + 1) * 0x9e37_79b9_7f4a_7c15 % (1 << 64) / (1 << 56)) as u8
 }
 
 fn token(skip: usize, first: usize, len: usize) -> Vec<u8> {
@@ -123,37 +114,54 @@ fn patch(
     Some(())
 }
 
+/// What a format number means.
+#[derive(Clone, Copy)]
+enum Kind {
+    Delta,
+    DeltaZstd,
+    Prefix,
+}
+
 /// Decodes a payload; `None` when it must be refused.
-pub fn decode(payload: &[u8], ordinal: u32, base: &Page) -> Option<Box<Page>> {
-    let crc = u32::from_le_bytes(payload.get(..4)?.try_into().ok()?);
-    let packed = u16::from_le_bytes(payload.get(4..6)?.try_into().ok()?);
-    let len = usize::from(packed % 4096);
-    if payload.get(6)? != &header_check(payload.get(..6)?) {
+pub fn decode(payload: &[u8], bases: &[Base<'_>]) -> Option<Box<Page>> {
+    if payload.len() < 8 {
         return None;
     }
-    if !(7..=PAGE_SIZE - 8).contains(&len) {
-        return None;
-    }
-    let body = payload.get(7..len)?;
-    let mut page = Box::new(*base);
-    let pages_base = |body: &[u8]| -> Option<Vec<u8>> {
-        let named = body.get(..3)?;
-        let named = u32::from_le_bytes([named[0], named[1], named[2], 0]);
-        (named == ordinal).then(|| body[3..].to_vec())
+    let crc = u32::from_le_bytes(payload[..4].try_into().ok()?);
+    let format = payload[4] / 8;
+    let end = payload.len() - usize::from(payload[4] % 8);
+    let named = u32::from_le_bytes([payload[5], payload[6], payload[7], 0]);
+    let with = |kind, id| {
+        let base = bases.iter().find(|base| base.id == id)?;
+        against(kind, base.page, payload.get(8..end)?)
     };
-    match packed / 4096 {
-        1 => {
-            if body.len() != 8 {
-                return None;
-            }
+    let page = match format {
+        8 => {
+            let body: &[u8; 8] = payload.get(5..end)?.try_into().ok()?;
+            let mut page = Box::new([0; PAGE_SIZE]);
             for (place, byte) in page.iter_mut().zip(body.iter().cycle()) {
                 *place = *byte;
             }
+            page
         }
-        2 => {
-            let stream = pages_base(body)?;
-            let mut input = Input(&stream);
-            let mut word = 0;
+        9 => with(Kind::Delta, BaseId::Template(named))?,
+        10 => with(Kind::Delta, BaseId::Reference(named))?,
+        14 => with(Kind::DeltaZstd, BaseId::Template(named))?,
+        15 => with(Kind::DeltaZstd, BaseId::Reference(named))?,
+        16 => with(Kind::Prefix, BaseId::Template(named))?,
+        17 => with(Kind::Prefix, BaseId::Reference(named))?,
+        18 => Box::new(unzstd(payload.get(5..end)?, &[])?.try_into().ok()?),
+        _ => return None,
+    };
+    (crc32c(&page[..]) == crc).then_some(page)
+}
+
+fn against(kind: Kind, base: &Page, body: &[u8]) -> Option<Box<Page>> {
+    let mut page = Box::new(*base);
+    let mut word = 0;
+    match kind {
+        Kind::Delta => {
+            let mut input = Input(body);
             while !input.0.is_empty() {
                 let (skip, first, len) = input.token()?;
                 word += skip;
@@ -161,13 +169,11 @@ pub fn decode(payload: &[u8], ordinal: u32, base: &Page) -> Option<Box<Page>> {
                 word += 1;
             }
         }
-        3 => {
-            let frame = [&[0x28, 0xb5, 0x2f, 0xfd], &pages_base(body)?[..]].concat();
-            let stream = unzstd(&frame)?;
+        Kind::DeltaZstd => {
+            let stream = unzstd(body, &[])?;
             let tokens = usize::from(u16::from_le_bytes(stream.get(..2)?.try_into().ok()?));
             let mut literals = Input(stream.get(2 + tokens..)?);
             let mut tokens = Input(&stream[2..2 + tokens]);
-            let mut word = 0;
             while !tokens.0.is_empty() {
                 let (skip, first, len) = tokens.token()?;
                 word += skip;
@@ -178,19 +184,33 @@ pub fn decode(payload: &[u8], ordinal: u32, base: &Page) -> Option<Box<Page>> {
                 return None;
             }
         }
-        4 => {
-            let start = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x0f];
-            *page = unzstd(&[&start, body].concat())?.try_into().ok()?;
-        }
-        5 => *page = unzstd(body)?.try_into().ok()?,
-        _ => return None,
+        Kind::Prefix => *page = unzstd(body, base)?.try_into().ok()?,
     }
-    (crc32c(&page[..]) == crc).then_some(page)
+    Some(page)
 }
 
-fn unzstd(frame: &[u8]) -> Option<Vec<u8>> {
+/// Decompresses a zstd block with a prefix, by making a frame of it: magic number, no content size,
+/// a window of 16 KiB, one compressed block.
+pub fn unzstd(block: &[u8], prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x20];
+    let header = 1 | (2 << 1) | ((block.len() as u32) << 3);
+    frame.extend(&header.to_le_bytes()[..3]);
+    frame.extend(block);
     let mut content = vec![0; 2 * PAGE_SIZE];
-    let len = zstd_safe::decompress(&mut content[..], frame).ok()?;
+    let mut context = zstd_safe::DCtx::create();
+    context.ref_prefix(prefix).ok()?;
+    let len = context.decompress(&mut content[..], &frame).ok()?;
     content.truncate(len);
     Some(content)
+}
+
+/// Compresses into one zstd block: what the only block of a frame holds.
+pub fn zstd(content: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 2 * PAGE_SIZE];
+    let len = zstd_safe::compress(&mut frame[..], content, 1).expect("there is room");
+    // Magic number, descriptor, content size, block header.
+    let size_len = [1, 2, 4, 8][usize::from(frame[4] / 64)];
+    let start = 4 + 1 + size_len + 3;
+    assert_eq!(frame[start - 3] & 7, 1 | (2 << 1), "one compressed block");
+    frame[start..len].to_vec()
 }

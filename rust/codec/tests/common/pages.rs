@@ -75,3 +75,10 @@ pub fn changed(base: &Page, changes: &[(usize, u64)]) -> Box<Page> {
     }
     page
 }
+
+/// The page with its content moved by so many bytes, in a circle.
+pub fn moved(base: &Page, bytes: usize) -> Box<Page> {
+    let mut page = Box::new(*base);
+    page.rotate_left(bytes % PAGE_SIZE);
+    page
+}

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* For zstd.c only: what zstd expects of a C library's header. */
+#include <linux/types.h>
