@@ -6,27 +6,31 @@
 //! bits  0..2    kind: 1 fill, 2 ref, 3 payload (so a descriptor is never 0)
 //! bits  2..14   owner
 //! bits 14..64   fill:    2 bits form, 48 bits value
-//!               ref:     24 bits ordinal, 26 bits checksum
-//!               payload: handle
+//!               ref:     24 bits number of the base, 1 bit kind of base, 25 bits checksum
+//!               payload: place
 //! ```
 
 use core::num::NonZeroU64;
 
+use super::codec::BaseId;
+use super::place::PLACE_BITS;
+use super::Place;
+
 const KIND_BITS: u32 = 2;
 const OWNER_BITS: u32 = 12;
-const ORDINAL_BITS: u32 = 24;
+const BASE_BITS: u32 = 24;
 const BODY_SHIFT: u32 = KIND_BITS + OWNER_BITS;
-const FILL_BITS: u32 = HANDLE_BITS - 2;
+const BODY_BITS: u32 = u64::BITS - BODY_SHIFT;
+const FILL_BITS: u32 = BODY_BITS - 2;
+
+const _: () = assert!(BODY_BITS >= PLACE_BITS);
 
 const KIND_FILL: u64 = 1;
 const KIND_REF: u64 = 2;
 const KIND_PAYLOAD: u64 = 3;
 
-/// Width of a payload handle in bits.
-pub const HANDLE_BITS: u32 = u64::BITS - BODY_SHIFT;
-
 /// Bits of the page checksum that [`Entry::Ref`] keeps (the low ones).
-pub const REF_CRC_BITS: u32 = HANDLE_BITS - ORDINAL_BITS;
+pub const REF_CRC_BITS: u32 = BODY_BITS - BASE_BITS - 1;
 
 /// Number of distinct [`Owner`] values.
 pub const MAX_OWNERS: usize = 1 << OWNER_BITS;
@@ -65,12 +69,12 @@ pub enum Entry {
         /// The word, in native byte order of the (little-endian) page.
         word: u64,
     },
-    /// A page equal to a template page.
+    /// A page equal to a template page or to a reference page.
     Ref {
         /// Sandbox that stored the page.
         owner: Owner,
-        /// Ordinal of the template page, below 2^24.
-        ordinal: u32,
+        /// The page that it equals.
+        base: BaseId,
         /// The low [`REF_CRC_BITS`] bits of the page's CRC-32C.
         crc: u32,
     },
@@ -78,8 +82,8 @@ pub enum Entry {
     Payload {
         /// Sandbox that stored the page.
         owner: Owner,
-        /// Names the payload; below 2^[`HANDLE_BITS`].
-        handle: u64,
+        /// Where the payload lies in the owner's arena.
+        place: Place,
     },
 }
 
@@ -103,25 +107,25 @@ impl Descriptor {
     /// Packs an entry.
     ///
     /// `None` when it does not fit: a fill word of none of the packable forms (the page then needs
-    /// a payload), an ordinal, checksum or handle out of its range.
+    /// a payload), a base or a checksum out of its range.
     pub const fn pack(entry: Entry) -> Option<Self> {
         let (kind, body) = match entry {
             Entry::Fill { word, .. } => match pack_fill(word) {
                 Some(body) => (KIND_FILL, body),
                 None => return None,
             },
-            Entry::Ref { ordinal, crc, .. } => {
-                if ordinal as u64 > mask(ORDINAL_BITS) || crc as u64 > mask(REF_CRC_BITS) {
+            Entry::Ref { base, crc, .. } => {
+                let (number, reference) = match base {
+                    BaseId::Template(ordinal) => (ordinal, 0),
+                    BaseId::Reference(id) => (id, 1),
+                };
+                if number as u64 > mask(BASE_BITS) || crc as u64 > mask(REF_CRC_BITS) {
                     return None;
                 }
-                (KIND_REF, ordinal as u64 | ((crc as u64) << ORDINAL_BITS))
+                let base = number as u64 | (reference << BASE_BITS);
+                (KIND_REF, base | ((crc as u64) << (BASE_BITS + 1)))
             }
-            Entry::Payload { handle, .. } => {
-                if handle > mask(HANDLE_BITS) {
-                    return None;
-                }
-                (KIND_PAYLOAD, handle)
-            }
+            Entry::Payload { place, .. } => (KIND_PAYLOAD, place.to_bits()),
         };
         let owner = entry.owner().0 as u64;
         match NonZeroU64::new((body << BODY_SHIFT) | (owner << KIND_BITS) | kind) {
@@ -139,15 +143,22 @@ impl Descriptor {
                 owner,
                 word: unpack_fill(body),
             },
-            KIND_REF => Entry::Ref {
-                owner,
-                ordinal: (body & mask(ORDINAL_BITS)) as u32,
-                crc: (body >> ORDINAL_BITS) as u32,
-            },
+            KIND_REF => {
+                let number = (body & mask(BASE_BITS)) as u32;
+                Entry::Ref {
+                    owner,
+                    base: if (body >> BASE_BITS) & 1 == 0 {
+                        BaseId::Template(number)
+                    } else {
+                        BaseId::Reference(number)
+                    },
+                    crc: (body >> (BASE_BITS + 1)) as u32,
+                }
+            }
             // Kind 0 does not exist: `pack` and `from_bits` are the only sources.
             _ => Entry::Payload {
                 owner,
-                handle: body,
+                place: Place::from_bits(body),
             },
         }
     }

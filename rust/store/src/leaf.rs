@@ -7,8 +7,8 @@ use super::Descriptor;
 /// Descriptors in a [`Leaf`].
 pub const SLOTS: usize = 511;
 
-/// Swap types that [`locate`] tells apart (the kernel has fewer).
-pub const MAX_SWAP_TYPES: u32 = 256;
+/// Swap types: those that a [`Slot`](super::Slot) can name.
+pub const MAX_SWAP_TYPES: u32 = 1 << super::slot::TYPE_BITS;
 
 /// Bits of the leaf number that count leaves of one swap type, before the type's own bits.
 const LEAF_LOW_BITS: u32 = 24;
@@ -82,6 +82,17 @@ impl Leaf {
             .wrapping_add(new.is_some().into())
             .wrapping_sub(old.is_some().into());
         old
+    }
+
+    /// Calls `f` with the descriptor at `index`, which it may replace by another. `None` when it is
+    /// empty or `index` is not below [`SLOTS`].
+    pub fn update<R>(&mut self, index: usize, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
+        let slot = self.slots.get_mut(index)?;
+        let mut descriptor = Descriptor::from_bits(*slot)?;
+        let result = f(&mut descriptor);
+        // INVARIANT: A descriptor is never zero: `used` is still right.
+        *slot = descriptor.to_bits();
+        Some(result)
     }
 
     /// Descriptors in use.

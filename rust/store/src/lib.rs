@@ -5,7 +5,12 @@
 //! * [`Descriptor`]: the 8 bytes that the slot table holds for a stored page;
 //! * [`Leaf`] and [`locate`]: one 4 KiB leaf of the slot table, and where a swap slot lives in it;
 //! * [`zsmalloc_cost`]: what a payload really occupies;
-//! * [`template`]: the map from a page index to the template pages of that index.
+//! * [`Pages`]: the pages that the structures below live in, handed in from outside;
+//! * [`Arena`]: payloads packed into pages, each at a [`Place`];
+//! * [`References`]: the reference pages of a group, counted;
+//! * [`Index`]: hints where a page may be found that resembles the one at hand;
+//! * [`template`]: the map from a page index to the template pages of that index;
+//! * [`ranges`]: where the memory of a sandbox lies in its template.
 //!
 //! Kbuild compiles these files into the module, cargo compiles them into the `agentzip-store`
 //! crate, where native tests drive them. No allocation, no unsafe code, no panics.
@@ -13,11 +18,33 @@
 #![cfg_attr(not(CONFIG_RUST), no_std)]
 #![forbid(unsafe_code)]
 
-mod cost;
+mod arena;
 mod descriptor;
+mod directory;
+pub mod engine;
+mod group;
+mod index;
 mod leaf;
+mod pages;
+mod place;
+pub mod ranges;
+mod references;
+mod slot;
 pub mod template;
 
-pub use self::cost::{zsmalloc_cost, HANDLE_BYTES, SLOT_BYTES};
-pub use self::descriptor::{Descriptor, Entry, Owner, HANDLE_BITS, MAX_OWNERS, REF_CRC_BITS};
+#[cfg(CONFIG_RUST)]
+use crate::codec;
+#[cfg(not(CONFIG_RUST))]
+use agentzip_codec as codec;
+
+pub use self::arena::{Arena, InsertError, MAX_FRAGMENTS, MAX_PACKED};
+pub use self::descriptor::{Descriptor, Entry, Owner, MAX_OWNERS, REF_CRC_BITS};
+pub use self::group::{feature_keys, Group, Ranking, Wanted};
+pub use self::index::{
+    key_of_feature, key_of_index, mix, Hints, Index, Where, MAX_HINTS, MAX_SLOTS,
+};
 pub use self::leaf::{locate, Leaf, SlotAddress, MAX_SWAP_TYPES, SLOTS};
+pub use self::pages::{Pages, Released, PAGE_BYTES};
+pub use self::place::{Place, MAX_PAGE_NUMBER, NO_PAGE, PLACE_BITS, UNIT_BYTES};
+pub use self::references::{AfterRelease, CreateError, Reference, References, MAX_REFERENCES};
+pub use self::slot::Slot;

@@ -54,7 +54,7 @@ impl Candidates {
         self.len == 0
     }
 
-    fn push(&mut self, ordinal: u32) {
+    pub(super) fn push(&mut self, ordinal: u32) {
         if let Some(place) = self.ordinals.get_mut(self.len) {
             *place = ordinal;
             self.len = self.len.wrapping_add(1);

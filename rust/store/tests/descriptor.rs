@@ -2,9 +2,10 @@
 
 //! Descriptors and the leaves that hold them.
 
+use agentzip_codec::BaseId;
 use agentzip_store::{
-    locate, Descriptor, Entry, Leaf, Owner, SlotAddress, HANDLE_BITS, MAX_OWNERS, MAX_SWAP_TYPES,
-    REF_CRC_BITS, SLOTS,
+    locate, Descriptor, Entry, Leaf, Owner, Place, Slot, SlotAddress, MAX_OWNERS, MAX_SWAP_TYPES,
+    PLACE_BITS, REF_CRC_BITS, SLOTS,
 };
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
@@ -31,14 +32,18 @@ fn owners() {
         assert_eq!(owner.is_some(), usize::from(index) < MAX_OWNERS);
         if let Some(owner) = owner {
             assert_eq!(owner.index(), usize::from(index));
-            assert!(fits(Entry::Payload { owner, handle: 0 }));
-            assert!(fits(Entry::Fill { owner, word: 0 }));
-            let (ordinal, crc) = (0, 0);
-            assert!(fits(Entry::Ref {
+            assert!(fits(Entry::Payload {
                 owner,
-                ordinal,
-                crc
+                place: Place::from_bits(0)
             }));
+            assert!(fits(Entry::Fill { owner, word: 0 }));
+            for base in [BaseId::Template(0), BaseId::Reference(0)] {
+                assert!(fits(Entry::Ref {
+                    owner,
+                    base,
+                    crc: 0
+                }));
+            }
         }
     }
 }
@@ -46,24 +51,19 @@ fn owners() {
 /// Every value with one or two bits set or cleared, and the limits of every field.
 #[test]
 fn edges() {
-    assert_eq!((HANDLE_BITS, REF_CRC_BITS), (50, 26));
+    assert_eq!((PLACE_BITS, REF_CRC_BITS), (50, 25));
     for owner in [0, 1, 2048, 4095].map(owner) {
         for a in 0..64 {
             for b in 0..64 {
                 for word in [(1 << a) | (1u64 << b), !((1 << a) | (1u64 << b))] {
                     fits(Entry::Fill { owner, word });
-                    let handle = word;
-                    assert_eq!(fits(Entry::Payload { owner, handle }), handle >> 50 == 0);
-                    let (ordinal, crc) = (word as u32, (word >> 32) as u32);
-                    let expected = ordinal >> 24 == 0 && crc >> 26 == 0;
-                    assert_eq!(
-                        fits(Entry::Ref {
-                            owner,
-                            ordinal,
-                            crc
-                        }),
-                        expected
-                    );
+                    let place = Place::from_bits(word);
+                    assert!(fits(Entry::Payload { owner, place }));
+                    let (number, crc) = (word as u32, (word >> 32) as u32);
+                    let expected = number >> 24 == 0 && crc >> REF_CRC_BITS == 0;
+                    for base in [BaseId::Template(number), BaseId::Reference(number)] {
+                        assert_eq!(fits(Entry::Ref { owner, base, crc }), expected);
+                    }
                 }
             }
         }
@@ -98,24 +98,26 @@ fn common_fill_words_fit() {
 
 proptest! {
     #[test]
-    fn any_entry_comes_back(index in 0..4096u16, kind in 0..3, a: u64, b: u32) {
+    fn any_entry_comes_back(index in 0..4096u16, kind in 0..4, a: u64, b: u32) {
         let owner = owner(index);
         let entry = match kind {
             0 => Entry::Fill { owner, word: a >> (b % 64) },
-            1 => Entry::Ref { owner, ordinal: a as u32 >> 8, crc: b >> 6 },
-            _ => Entry::Payload { owner, handle: a >> 14 },
+            1 => Entry::Ref { owner, base: BaseId::Template(a as u32 >> 8), crc: b >> 7 },
+            2 => Entry::Ref { owner, base: BaseId::Reference(a as u32 >> 8), crc: b >> 7 },
+            _ => Entry::Payload { owner, place: Place::from_bits(a) },
         };
         prop_assert!(fits(entry) || kind == 0);
     }
 
     #[test]
-    fn different_entries_differ(index in 0..4096u16, word: u64, handle in 0..1u64 << 50) {
+    fn different_entries_differ(index in 0..4096u16, word: u64, bits in 0..1u64 << 50) {
         let owner = owner(index);
-        let (ordinal, crc) = (handle as u32 >> 8, (handle >> 24) as u32);
+        let (number, crc) = (bits as u32 >> 8, (bits >> 25) as u32);
         let all = [
             Entry::Fill { owner, word },
-            Entry::Ref { owner, ordinal, crc },
-            Entry::Payload { owner, handle },
+            Entry::Ref { owner, base: BaseId::Template(number), crc },
+            Entry::Ref { owner, base: BaseId::Reference(number), crc },
+            Entry::Payload { owner, place: Place::from_bits(bits) },
         ];
         let packed: Vec<_> = all.into_iter().filter_map(Descriptor::pack).collect();
         for (n, one) in packed.iter().enumerate() {
@@ -129,9 +131,9 @@ proptest! {
         let mut leaf = Leaf::new();
         let mut map = HashMap::new();
         for (index, value) in steps {
-            let new = value.map(|handle| {
-                let (owner, handle) = (owner(7), handle.into());
-                Descriptor::pack(Entry::Payload { owner, handle }).unwrap()
+            let new = value.map(|bits| {
+                let (owner, place) = (owner(7), Place::from_bits(bits.into()));
+                Descriptor::pack(Entry::Payload { owner, place }).unwrap()
             });
             let old = match (index < SLOTS, new) {
                 (false, _) => None,
@@ -170,7 +172,7 @@ fn a_leaf_is_a_page() {
 #[test]
 fn neighbouring_slots_share_leaves() {
     let mut seen = HashSet::new();
-    for swap_type in [0, 1, 2, 31, 255] {
+    for swap_type in [0, 1, 2, 30, 31] {
         for offset in 0..5 * SLOTS as u64 {
             let SlotAddress { leaf, index } = locate(swap_type, offset);
             assert!(index < SLOTS);
@@ -183,4 +185,24 @@ fn neighbouring_slots_share_leaves() {
     assert_eq!(leaves.len(), 25);
     // The first swap device of 4 TiB keeps the numbers, and so the radix tree, small.
     assert!(locate(0, 1 << 30).leaf < 1 << 22);
+}
+
+#[test]
+fn slots() {
+    for (swap_type, offset) in [
+        (0, 0),
+        (31, 0),
+        (0, (1 << 34) - 1),
+        (31, (1 << 34) - 1),
+        (3, 77),
+    ] {
+        let slot = Slot::new(swap_type, offset).unwrap();
+        assert_eq!((slot.swap_type(), slot.offset()), (swap_type, offset));
+        assert!(slot.to_bits() >> Slot::BITS == 0);
+        assert_eq!(Slot::from_bits(slot.to_bits()), slot);
+    }
+    assert_eq!(Slot::new(32, 0), None);
+    assert_eq!(Slot::new(0, 1 << 34), None);
+    assert_eq!(Slot::new(5, 8).unwrap().offset_by(3), Slot::new(5, 11));
+    assert_eq!(Slot::new(5, (1 << 34) - 1).unwrap().offset_by(1), None);
 }

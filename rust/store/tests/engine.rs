@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The engine without concurrency: what becomes a reference page and what does not, and that
+//! refused stores and failed promotions leave nothing behind.
+
+#[allow(dead_code, reason = "as above")]
+mod owned_pages;
+#[path = "interleaving/scheduler.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the interleavings, which use all of it"
+)]
+mod scheduler;
+#[path = "interleaving/world.rs"]
+#[allow(dead_code, reason = "as above")]
+mod world;
+
+use agentzip_codec::{Page, Representation};
+use agentzip_store::{Arena, Released};
+use std::sync::atomic::Ordering::Relaxed;
+use world::World;
+
+fn text(seed: u64) -> Page {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    std::array::from_fn(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        b'!' + ((state >> 57) as u8 & 0x3f)
+    })
+}
+
+fn changed(page: &Page, every: usize, by: u8) -> Page {
+    let mut page = *page;
+    for byte in page.iter_mut().step_by(every) {
+        *byte = byte.wrapping_add(by);
+    }
+    page
+}
+
+/// Counts entries by representation as the module does, over a store that makes a reference page and is
+/// then refused.
+#[test]
+fn a_refused_store_does_not_promote_unseen() {
+    let page = text(1);
+    let world = World::new(Vec::new());
+    let how = world.store(0, 0, 100, &page).unwrap();
+    let mut counted = std::collections::BTreeMap::<Representation, i64>::new();
+    *counted.entry(how).or_default() += 1;
+
+    world.sandbox_full.store(true, Relaxed);
+    let refused = world.store(1, 1, 100, &changed(&page, 97, 1));
+    assert!(refused.is_err());
+
+    for from in world.promotions.lock().unwrap().iter() {
+        *counted.entry(*from).or_default() -= 1;
+        *counted.entry(Representation::Ref).or_default() += 1;
+    }
+    let erased = world.erase(0).unwrap();
+    *counted.entry(erased.representation.unwrap()).or_default() -= 1;
+    assert!(counted.values().all(|&n| n == 0), "drift: {counted:?}");
+    world.finish();
+}
+
+/// Ending a compaction that was never begun says nothing about the holes of an arena.
+#[test]
+fn an_arena_that_others_are_compacted_beside_becomes_sparse() {
+    let (pages, owner) = owned_pages::owned_pages(400);
+    let mut arena = Arena::new(pages);
+    let mut places = Vec::new();
+    for _ in 0..300 * 16 {
+        let mut spare = None;
+        let place = loop {
+            match arena.insert(&[7; 248], &mut spare) {
+                Ok(place) => break place,
+                Err(_) => spare = Some(owner.take()),
+            }
+        };
+        places.push(place);
+    }
+    // Every second: some payloads go, and the worker compacts another sandbox.
+    let mut seed = 1u64;
+    let mut seen = false;
+    let mut most = 0;
+    while places.len() > 1000 {
+        for _ in 0..40 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let place = places.swap_remove((seed >> 33) as usize % places.len());
+            let mut released = Released::new();
+            arena.remove(place, &mut released);
+            released.iter().for_each(|page| owner.give_back(page));
+        }
+        seen |= arena.is_sparse();
+        most = most.max(arena.free_bytes() * 100 / (arena.pages() * 4096));
+        let _ = arena.end_compaction();
+    }
+    assert!(
+        seen,
+        "up to {most}% of the arena in holes, never sparse; {} pages",
+        arena.pages()
+    );
+}
+
+/// A promotion that fails for lack of a page for the payload gives the table's pages back.
+#[test]
+fn a_failed_promotion_leaves_no_table_page() {
+    for allowed in 0..6 {
+        let page = text(1);
+        let world = World::new(Vec::new());
+        world.store(0, 0, 100, &page).unwrap();
+        world.allow(Some(allowed));
+        let _ = world.store(1, 1, 100, &changed(&page, 97, 1));
+        world.allow(None);
+        if world.references() == 0 {
+            assert_eq!(world.reference_pages(), 0, "allowed {allowed}");
+        }
+    }
+}
+
+/// What a sibling saves counts against the page by itself.
+#[test]
+fn an_unrelated_sibling_is_not_promoted() {
+    let world = World::new(Vec::new());
+    world.store(0, 0, 100, &text(1)).unwrap();
+    let how = world.store(1, 1, 100, &text(9)).unwrap();
+    let maker = world.check(0);
+    assert_eq!(
+        world.references(),
+        0,
+        "stored as {how:?}, the maker is {maker:?} now"
+    );
+}
+
+/// The page equals a template page of another index, and has a sibling of its own.
+#[test]
+fn a_page_of_the_template_uses_no_sibling() {
+    let template = text(5);
+    let world = World::new(vec![(7, template)]);
+    // Of the same index as the page to come, not of the template's.
+    world.store(0, 0, 100, &changed(&text(1), 97, 1)).unwrap();
+    let how = world.store(1, 1, 100, &template).unwrap();
+    assert_eq!(how, Representation::Ref);
+    world.finish();
+}
+
+/// The same, and the sibling is worth it beside the page by itself.
+#[test]
+fn a_page_of_the_template_uses_no_similar_sibling() {
+    let template = text(5);
+    let world = World::new(vec![(7, template)]);
+    let mut half = text(1);
+    half[..2048].copy_from_slice(&template[..2048]);
+    world.store(0, 0, 100, &half).unwrap();
+    let how = world.store(1, 1, 100, &template).unwrap();
+    assert_eq!(how, Representation::Ref);
+    world.finish();
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A small platform for the engine: a few slots, sandboxes of one group, counted pages.
+
+use super::scheduler::Scheduler;
+use agentzip_codec::{host::Host, Base, BaseId, Page, Representation};
+use agentzip_store::engine::{self, Account, Erased, NoMemory, Platform, Policy, Refusal, Work};
+use agentzip_store::{Arena, Descriptor, Group, Index, Owner, Pages, Slot, PAGE_BYTES};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Slots and sandboxes of a world.
+pub const SLOTS: usize = 8;
+const SANDBOXES: usize = 4;
+
+/// A page, from `Box::into_raw()`.
+struct Owned(*mut [u8; PAGE_BYTES]);
+
+// SAFETY: It owns what it points to; the structure that holds its number is the only user.
+unsafe impl Send for Owned {}
+
+/// Memory that pages come from. A page that is freed is filled with rubbish.
+#[derive(Clone, Default)]
+pub struct Memory(Arc<Mutex<Vec<Option<Owned>>>>);
+
+impl Memory {
+    fn allocate(&self) -> u32 {
+        let mut pages = self.0.lock().unwrap();
+        let page = Some(Owned(Box::into_raw(Box::new([0; PAGE_BYTES]))));
+        // Freed numbers are used again at once, as a kernel does.
+        match pages.iter().position(Option::is_none) {
+            Some(number) => {
+                pages[number] = page;
+                number as u32
+            }
+            None => {
+                pages.push(page);
+                pages.len() as u32 - 1
+            }
+        }
+    }
+
+    fn free(&self, page: u32) {
+        let page = self.0.lock().unwrap()[page as usize]
+            .take()
+            .expect("a page is freed twice");
+        // SAFETY: It came from `Box::into_raw()` and was not freed yet.
+        let mut page = unsafe { Box::from_raw(page.0) };
+        page.fill(0xa5);
+    }
+
+    /// Pages that are not free.
+    pub fn in_use(&self) -> usize {
+        self.0.lock().unwrap().iter().flatten().count()
+    }
+
+    fn address(&self, page: u32) -> *mut [u8; PAGE_BYTES] {
+        let pages = self.0.lock().unwrap();
+        let page = pages[page as usize].as_ref();
+        page.expect("a page is used after it was freed").0
+    }
+}
+
+impl Pages for Memory {
+    fn bytes(&self, page: u32) -> &[u8; PAGE_BYTES] {
+        // SAFETY: Live, and lent only with the structure that holds it.
+        unsafe { &*self.address(page) }
+    }
+
+    fn bytes_mut(&mut self, page: u32) -> &mut [u8; PAGE_BYTES] {
+        // SAFETY: As above.
+        unsafe { &mut *self.address(page) }
+    }
+}
+
+/// The platform, and what a test expects of it.
+pub struct World {
+    pub scheduler: Scheduler,
+    pub memory: Memory,
+    slots: [Mutex<Option<Descriptor>>; SLOTS],
+    arenas: [Mutex<Arena<Memory>>; SANDBOXES],
+    group: Mutex<Group<Memory>>,
+    template: Vec<(u64, Page)>,
+    /// Allocations that still succeed.
+    allowance: Mutex<Option<usize>>,
+    expected: Mutex<BTreeMap<usize, Page>>,
+    /// Sandboxes have reached max_bytes; the store as a whole has not.
+    pub sandbox_full: AtomicBool,
+    /// How the entries were encoded that became reference pages.
+    pub promotions: Mutex<Vec<Representation>>,
+}
+
+pub fn owner(sandbox: u16) -> Owner {
+    Owner::new(sandbox).unwrap()
+}
+
+fn slot(number: usize) -> Slot {
+    Slot::new(0, number as u64).unwrap()
+}
+
+thread_local! {
+    static TOOLS: RefCell<(Box<Work>, Host)> = RefCell::new((Box::default(), Host::new()));
+}
+
+impl World {
+    /// An empty world, with one template page for each index of `template`.
+    pub fn new(template: Vec<(u64, Page)>) -> Self {
+        let memory = Memory::default();
+        Self {
+            scheduler: Scheduler::default(),
+            slots: Default::default(),
+            arenas: std::array::from_fn(|_| Mutex::new(Arena::new(memory.clone()))),
+            group: Mutex::new(Group::new(memory.clone(), 1 << 20, 512)),
+            memory,
+            template,
+            allowance: Mutex::new(None),
+            expected: Mutex::default(),
+            sandbox_full: Default::default(),
+            promotions: Default::default(),
+        }
+    }
+
+    /// Lets only so many allocations succeed from now on.
+    pub fn allow(&self, allocations: Option<usize>) {
+        *self.allowance.lock().unwrap() = allocations;
+    }
+
+    /// Stores a page, as a swap-out of sandbox `me` does.
+    pub fn store(
+        &self,
+        me: u16,
+        number: usize,
+        index: u64,
+        page: &Page,
+    ) -> Result<Representation, Refusal> {
+        self.erase(number);
+        let stored = TOOLS.with_borrow_mut(|(work, host)| {
+            engine::store(
+                self,
+                &Policy::DEFAULT,
+                owner(me),
+                slot(number),
+                index,
+                page,
+                work,
+                host,
+            )
+        })?;
+        assert_eq!(stored.replaced, None);
+        self.expected.lock().unwrap().insert(number, *page);
+        Ok(stored.representation)
+    }
+
+    /// Loads a slot and checks the page; returns how it was encoded.
+    pub fn check(&self, number: usize) -> Representation {
+        let mut page = [0; PAGE_BYTES];
+        let loaded = TOOLS
+            .with_borrow_mut(|(work, host)| engine::load(self, slot(number), work, host, &mut page))
+            .unwrap_or_else(|error| panic!("slot {number}: {error}"));
+        let expected = self.expected.lock().unwrap()[&number];
+        assert!(page == expected, "slot {number}: wrong page");
+        loaded.representation
+    }
+
+    /// Frees a slot.
+    pub fn erase(&self, number: usize) -> Option<Erased> {
+        let erased = engine::erase(self, slot(number));
+        if let Some(erased) = &erased {
+            assert!(erased.representation.is_some(), "slot {number}: damaged");
+            self.expected.lock().unwrap().remove(&number);
+        }
+        erased
+    }
+
+    /// Compacts the arena of a sandbox and the group's, whether that pays or not.
+    pub fn compact(&self, sandbox: u16) {
+        let me = owner(sandbox);
+        while self.arena(me, |arena| arena.begin_compaction()) == Some(true) {}
+        for number in 0..SLOTS {
+            engine::compact_entry(self, slot(number));
+        }
+        while self.arena(me, |arena| arena.end_compaction()) == Some(true) {}
+        while self.group(me, |group| group.arena.begin_compaction()) == Some(true) {}
+        engine::compact_group(self, me, 0, 1000);
+        while self.group(me, |group| group.arena.end_compaction()) == Some(true) {}
+    }
+
+    /// Live reference pages.
+    pub fn references(&self) -> u32 {
+        self.group.lock().unwrap().references.live()
+    }
+
+    /// Pages of the table of reference pages.
+    pub fn reference_pages(&self) -> u64 {
+        self.group.lock().unwrap().references.pages()
+    }
+
+    /// Checks every slot, frees them all, and checks that nothing is left.
+    pub fn finish(self) {
+        let left: Vec<usize> = self.expected.lock().unwrap().keys().copied().collect();
+        for &number in &left {
+            self.check(number);
+        }
+        for number in left {
+            assert!(self.erase(number).is_some(), "slot {number} was lost");
+            let rest: Vec<usize> = self.expected.lock().unwrap().keys().copied().collect();
+            for number in rest {
+                self.check(number);
+            }
+        }
+        assert_eq!(self.references(), 0, "reference pages are left");
+        assert_eq!(self.reference_pages(), 0, "pages of their table are left");
+        let mut group = self.group.into_inner().unwrap();
+        assert_eq!(group.arena.pages(), 0, "payloads of the group are left");
+        for arena in self.arenas {
+            assert_eq!(arena.into_inner().unwrap().pages(), 0, "payloads are left");
+        }
+        group.clear(|page| self.memory.free(page));
+        assert_eq!(self.memory.in_use(), 0, "pages are left");
+    }
+}
+
+impl Platform for World {
+    type Pages = Memory;
+
+    fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
+        let number = slot.offset();
+        self.scheduler.with(("slot", number), || {
+            self.slots[number as usize].lock().unwrap().as_mut().map(f)
+        })
+    }
+
+    fn put(&self, slot: Slot, new: Descriptor) -> Result<Option<Descriptor>, NoMemory> {
+        let number = slot.offset();
+        self.scheduler.with(("slot", number), || {
+            Ok(self.slots[number as usize].lock().unwrap().replace(new))
+        })
+    }
+
+    fn take(&self, slot: Slot) -> Option<Descriptor> {
+        let number = slot.offset();
+        self.scheduler.with(("slot", number), || {
+            self.slots[number as usize].lock().unwrap().take()
+        })
+    }
+
+    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<Memory>) -> R) -> Option<R> {
+        let number = owner.index();
+        self.scheduler.with(("arena", number as u64), || {
+            Some(f(&mut self.arenas.get(number)?.lock().unwrap()))
+        })
+    }
+
+    fn is_compacting(&self, _owner: Owner) -> bool {
+        true
+    }
+
+    fn group<R>(&self, _owner: Owner, f: impl FnOnce(&mut Group<Memory>) -> R) -> Option<R> {
+        self.scheduler
+            .with(("group", 0), || Some(f(&mut self.group.lock().unwrap())))
+    }
+
+    fn same_group(&self, _a: Owner, _b: Owner) -> bool {
+        true
+    }
+
+    fn template_bases<R>(&self, _owner: Owner, index: u64, f: impl FnOnce(&[Base<'_>]) -> R) -> R {
+        let bases: Vec<Base<'_>> = self
+            .template
+            .iter()
+            .enumerate()
+            .filter(|(_, (at, _))| *at == index)
+            .map(|(ordinal, (_, page))| Base {
+                id: BaseId::Template(ordinal as u32),
+                page,
+            })
+            .collect();
+        f(&bases)
+    }
+
+    fn template_page<R>(
+        &self,
+        _owner: Owner,
+        ordinal: u32,
+        f: impl FnOnce(&Page) -> R,
+    ) -> Option<R> {
+        self.template.get(ordinal as usize).map(|(_, page)| f(page))
+    }
+
+    fn template_index<R>(&self, _owner: Owner, f: impl FnOnce(&Index<Memory>) -> R) -> Option<R> {
+        let mut index = Index::new(self.memory.clone(), 8);
+        for _ in 0..2 {
+            assert!(index.add_page(self.memory.allocate()));
+        }
+        for (ordinal, (_, page)) in self.template.iter().enumerate() {
+            let sketch = agentzip_codec::sketch(page);
+            for key in agentzip_store::feature_keys(&sketch) {
+                index.insert(key, agentzip_store::Where::Template(ordinal as u32));
+            }
+        }
+        let result = f(&index);
+        index.clear(|page| self.memory.free(page));
+        Some(result)
+    }
+
+    fn allocate(&self, _owner: Owner, account: Account) -> Option<u32> {
+        if account == Account::Sandbox && self.sandbox_full.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Some(left) = self.allowance.lock().unwrap().as_mut() {
+            *left = left.checked_sub(1)?;
+        }
+        Some(self.memory.allocate())
+    }
+
+    fn free(&self, page: u32) {
+        self.memory.free(page);
+    }
+
+    fn promoted(&self, promoted: &engine::Promoted) {
+        self.promotions.lock().unwrap().push(promoted.from);
+    }
+}
