@@ -14,9 +14,9 @@ import gc
 import hashlib
 import json
 import random
-import socket
 
 import tools
+from runner import Runner
 
 FILES_PER_TURN = 5
 INTERFACE_SHARES = 24
@@ -127,24 +127,15 @@ def warm_up(lib):
     digest_all(trajectory)
 
 
-def main(path, lib, index, seed):
+def main(path, lib, index, order):
     """Serves the runner until it says exit or goes away."""
     gc.enable()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(path)
-    stream = connection.makefile("rw", encoding="utf-8")
-
-    def say(**fields):
-        stream.write(json.dumps(fields) + "\n")
-        stream.flush()
-
-    say(hello="sandbox", index=index)
-    trajectory = Trajectory(lib, index, seed)
-    for line in stream:
-        order = json.loads(line)["cmd"]
-        if order == "turn":
-            say(turn=trajectory.turn + 1, digest=digest_turn(trajectory, trajectory.step()))
-        elif order == "final":
-            say(final=trajectory.turn, digest=digest_all(trajectory))
-        else:
-            break
+    runner = Runner(path)
+    runner.say(hello="sandbox", index=index)
+    trajectory = Trajectory(lib, index, order["seed"])
+    for request in runner.orders():
+        if request["cmd"] == "turn":
+            turn = trajectory.turn + 1
+            runner.say(turn=turn, digest=digest_turn(trajectory, trajectory.step()))
+        elif request["cmd"] == "final":
+            runner.say(final=trajectory.turn, digest=digest_all(trajectory))

@@ -10,6 +10,7 @@ import difflib
 import inspect
 import io
 import json
+import keyword
 import os
 import re
 import sqlite3
@@ -20,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 IDENTIFIER = re.compile(r"\b[a-z_][a-z0-9_]{4,}\b")
+KEYWORDS = frozenset(keyword.kwlist)
 WORD = re.compile(r"[A-Za-z][A-Za-z'-]{2,}")
 
 
@@ -145,9 +147,9 @@ def search(space, pattern):
 def edit(space, path):
     """Renames an identifier and inserts a guard in one file; keeps the file and the diff."""
     before = space.files[path]
-    names = sorted({n for line in before for n in IDENTIFIER.findall(line)})
+    names = sorted({n for line in before for n in IDENTIFIER.findall(line)} - KEYWORDS)
     old = space.rng.choice(names)
-    new = f"{old}_{space.rng.choice(space.vocabulary).lower().strip(chr(39))}"
+    new = f"{old}_{re.sub('[^a-z]', '_', space.rng.choice(space.vocabulary).lower())}"
     after = [re.sub(rf"\b{old}\b", new, line) if old in line else line for line in before]
     functions = [n for n, line in enumerate(after) if line.lstrip().startswith("def ")]
     for number in sorted(space.rng.sample(functions, min(3, len(functions))), reverse=True):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 """The zygote: imports the runtime once, warms up, freezes its heap and forks.
 
-Usage: zygote.py --socket PATH [--lib DIR]
+Usage: zygote.py --socket PATH [--lib DIR] [--sandbox MODULE]
 
 It connects to the runner's Unix socket, says hello and obeys one JSON object a line:
 
@@ -10,7 +10,8 @@ It connects to the runner's Unix socket, says hello and obeys one JSON object a 
                                            forks a sandbox into each cgroup; answers their pids
     {"cmd": "exit"}
 
-A sandbox opens its own connection to the same socket (see sandbox.py). It is born inside its
+A sandbox opens its own connection to the same socket (see sandbox.py, or the other module that
+--sandbox names: it has the functions warm_up and main, too). It is born inside its
 cgroup (clone3 with CLONE_INTO_CGROUP), so every page it copies is charged there.
 
 Transparent huge pages are switched off for this process and everything it forks: a page of a huge
@@ -107,17 +108,19 @@ def main():
 
     import argparse
     import gc
-    import json
+    import importlib
     import signal
-    import socket
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--socket", required=True)
     parser.add_argument("--lib", default=os.path.dirname(os.__file__))
+    parser.add_argument("--sandbox", default="sandbox")
     options = parser.parse_args()
 
-    import sandbox  # numpy, pandas, sqlite3, ast, unittest ... come with it
+    from runner import Runner
 
+    # numpy, pandas, sqlite3, ast, unittest ... come with it.
+    sandbox = importlib.import_module(options.sandbox)
     sandbox.warm_up(options.lib)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     gc.collect()
@@ -125,30 +128,23 @@ def main():
     gc.freeze()
     gc.disable()
 
-    runner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    runner.connect(options.socket)
-    stream = runner.makefile("rw", encoding="utf-8")
-
-    def say(**fields):
-        stream.write(json.dumps(fields) + "\n")
-        stream.flush()
-
-    say(hello="zygote", pid=os.getpid(), version=sys.version.split()[0], thp_disabled=True)
-    for line in stream:
-        order = json.loads(line)
+    runner = Runner(options.socket)
+    version = sys.version.split()[0]
+    runner.say(hello="zygote", pid=os.getpid(), version=version, thp_disabled=True)
+    for order in runner.orders():
         if order["cmd"] == "hold":
             pid = os.fork()
             if pid == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 os._exit(0)
-            say(holder=pid)
+            runner.say(holder=pid)
         elif order["cmd"] == "spawn":
             index, pids = fork_all(order["cgroups"])
             if pids is None:
-                os.close(runner.fileno())
+                runner.close()
                 status = 1
                 try:
-                    sandbox.main(options.socket, options.lib, index, order["seed"])
+                    sandbox.main(options.socket, options.lib, index, order)
                     status = 0
                 except BaseException:
                     import traceback
@@ -157,9 +153,7 @@ def main():
                 finally:
                     sys.stderr.flush()
                     os._exit(status)
-            say(pids=pids)
-        elif order["cmd"] == "exit":
-            break
+            runner.say(pids=pids)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 
-use crate::{paths, pinned, setup};
+use crate::{corpus, paths, pinned, setup};
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -20,27 +20,30 @@ pub struct Args {
     args: Vec<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// Encode and decode of each representation, beside zstd-3 and lz4
     Codec,
+    /// Bytes of page sets of real processes in the store, beside zswap, zram and deduplication
+    Density,
 }
 
 /// Runs `cargo xtask bench`.
 pub fn main(args: Args) -> Result<ExitCode> {
+    if args.what == What::Density {
+        return corpus::bench(&args.args);
+    }
     setup::ensure_toolchain()?;
-    let mut words = match args.what {
-        What::Codec => vec![
-            "bench",
-            "--locked",
-            "--package",
-            "agentzip-codec",
-            "--all-features",
-            "--bench",
-            "codec",
-            "--",
-        ],
-    };
+    let mut words = vec![
+        "bench",
+        "--locked",
+        "--package",
+        "agentzip-codec",
+        "--all-features",
+        "--bench",
+        "codec",
+        "--",
+    ];
     // The pages are made once, on this machine, and kept in the cache.
     let corpus = paths::cache()?.display().to_string();
     let report = paths::target().join("report");

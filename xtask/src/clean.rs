@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::paths;
 use crate::setup::{self, Cache, Step};
+use crate::{corpus, paths};
 
 /// Options of `cargo xtask clean-cache`.
 #[derive(clap::Args)]
@@ -32,7 +32,9 @@ pub fn main(args: Args) -> Result<ExitCode> {
             .iter()
             .any(|step| name.starts_with(&format!("{}-", step.name())));
         let used = Step::ALL.iter().any(|step| current.get(*step) == path);
-        if made_by_a_step && (args.all || !used) {
+        let is_corpus = name.starts_with(corpus::PREFIX);
+        let used = used || corpus::folder(&current, corpus::SANDBOXES, corpus::SEED)? == path;
+        if (made_by_a_step || is_corpus) && (args.all || !used) {
             println!("removing {}", path.display());
             setup::remove(&path)?;
         }

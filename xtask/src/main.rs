@@ -5,6 +5,7 @@ mod bench;
 mod boot;
 mod build;
 mod clean;
+mod corpus;
 mod demo;
 mod doctor;
 mod guest;
@@ -47,6 +48,8 @@ enum Command {
     Demo(demo::Args),
     /// Run a benchmark natively.
     Bench(bench::Args),
+    /// Make page sets of real processes, natively, for the density laboratory.
+    Corpus(corpus::Args),
     /// Open an interactive shell in a guest.
     Shell(shell::Args),
     /// Boot a guest and run one command in it.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::main(args),
         Command::Demo(args) => demo::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Corpus(args) => corpus::main(args),
         Command::Shell(args) => shell::main(args),
         Command::Boot(args) => boot::main(args),
         Command::CleanCache(args) => clean::main(args),

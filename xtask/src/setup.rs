@@ -28,10 +28,13 @@ pub struct Args {
     /// Make this step again although it is there, and what depends on it if it came out different.
     #[arg(long, value_enum, value_name = "STEP")]
     again: Option<Step>,
+    /// Make nothing; the exit code is 0 when this step's result is there, 1 when it is not.
+    #[arg(long, value_enum, value_name = "STEP", conflicts_with_all = ["upto", "again"])]
+    check: Option<Step>,
 }
 
 /// The steps, in order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Step {
     /// Debian 13 root with the kernel's own compilers
     Toolchain,
@@ -45,17 +48,20 @@ pub enum Step {
     Initramfs,
     /// Debug kernel and its build tree (half an hour; only `test --debug` needs it)
     Debugkernel,
+    /// Root file system of the processes whose pages `corpus` dumps (only that needs it)
+    Corpusroot,
 }
 
 impl Step {
     /// All steps, in order.
-    pub const ALL: [Step; 6] = [
+    pub const ALL: [Step; 7] = [
         Step::Toolchain,
         Step::Kernel,
         Step::Buildtree,
         Step::Guest,
         Step::Initramfs,
         Step::Debugkernel,
+        Step::Corpusroot,
     ];
 
     /// Name of the script, the folder and the log.
@@ -67,6 +73,7 @@ impl Step {
             Step::Guest => "guest",
             Step::Initramfs => "initramfs",
             Step::Debugkernel => "debugkernel",
+            Step::Corpusroot => "corpusroot",
         }
     }
 
@@ -79,6 +86,15 @@ impl Step {
             Step::Guest => "guest image",
             Step::Initramfs => "initramfs",
             Step::Debugkernel => "debug kernel",
+            Step::Corpusroot => "root of the corpus",
+        }
+    }
+
+    /// The steps that it takes to have this one's result, in order, itself the last.
+    fn needed(self) -> Vec<Step> {
+        match self {
+            Step::Corpusroot => vec![Step::Toolchain, Step::Corpusroot],
+            _ => Step::ALL.into_iter().filter(|step| *step <= self).collect(),
         }
     }
 }
@@ -98,6 +114,8 @@ pub struct Cache {
     pub initramfs: PathBuf,
     /// Kernel build tree (O=) of the debug kernel, and its `vmlinuz`.
     pub debugkernel: PathBuf,
+    /// Debian 13 root with what agents run.
+    pub corpusroot: PathBuf,
 }
 
 impl Cache {
@@ -114,7 +132,7 @@ impl Cache {
         for step in Step::ALL {
             match cache.folder(step) {
                 Ok(folder) => *cache.slot(step) = folder,
-                Err(_) if !cache.kernel.join("release").exists() => break,
+                Err(_) if !cache.kernel.join("release").exists() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -130,6 +148,7 @@ impl Cache {
             Step::Guest => &self.guest,
             Step::Initramfs => &self.initramfs,
             Step::Debugkernel => &self.debugkernel,
+            Step::Corpusroot => &self.corpusroot,
         }
     }
 
@@ -141,6 +160,7 @@ impl Cache {
             Step::Guest => &mut self.guest,
             Step::Initramfs => &mut self.initramfs,
             Step::Debugkernel => &mut self.debugkernel,
+            Step::Corpusroot => &mut self.corpusroot,
         }
     }
 
@@ -151,7 +171,7 @@ impl Cache {
         let mut add = |text: &str| recipe.extend_from_slice(text.as_bytes());
         match step {
             // Nothing else: scripts/common.sh computes this key too.
-            Step::Toolchain => {}
+            Step::Toolchain | Step::Corpusroot => {}
             Step::Kernel => {
                 add(&name_of(&self.toolchain));
                 add(&pin());
@@ -204,7 +224,7 @@ pub fn log(step: Step) -> Result<PathBuf> {
 }
 
 /// The first 12 digits of the SHA-256, as coreutils computes it.
-fn hash(bytes: &[u8]) -> Result<String> {
+pub fn hash(bytes: &[u8]) -> Result<String> {
     let mut child = Command::new("sha256sum")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -237,6 +257,15 @@ pub fn privileged(program: &str) -> Command {
 /// Runs `cargo xtask setup`.
 pub fn main(args: Args) -> Result<ExitCode> {
     let start = Instant::now();
+    if let Some(step) = args.check {
+        let there = Cache::locate()?.get(step).exists();
+        println!(
+            "{}: {}",
+            step.title(),
+            if there { "there" } else { "missing" }
+        );
+        return Ok(ExitCode::from(u8::from(!there)));
+    }
     if let Some(step) = args.again {
         let cache = Cache::locate()?;
         let folder = cache.get(step);
@@ -273,26 +302,36 @@ pub fn ensure_toolchain() -> Result<Cache> {
     run(Step::Toolchain)
 }
 
-fn run(upto: Step) -> Result<Cache> {
+/// Makes the toolchain root and the root of the corpus if they are missing.
+pub fn ensure_corpusroot() -> Result<Cache> {
+    run(Step::Corpusroot)
+}
+
+/// Waits until nobody else holds the cache's lock of this name, and holds it while the file is open.
+pub fn lock(name: &str) -> Result<File> {
     let dir = paths::cache()?;
     fs::create_dir_all(&dir).with_context(|| format!("mkdir {}", dir.display()))?;
-    let lock =
-        File::create(dir.join("lock")).with_context(|| format!("create {}/lock", dir.display()))?;
+    let path = dir.join(name);
+    let lock = File::create(&path).with_context(|| format!("create {}", path.display()))?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         println!(
-            "another set-up is running on {}: waiting for it",
+            "another command is at work in {}: waiting for it",
             dir.display()
         );
-        flock(&lock, FlockOperation::LockExclusive).context("lock the cache")?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .with_context(|| format!("lock {}", path.display()))?;
     }
+    Ok(lock)
+}
+
+fn run(upto: Step) -> Result<Cache> {
+    let _lock = lock("lock")?;
     let mut cache = Cache::default();
-    for (index, step) in Step::ALL.into_iter().enumerate() {
-        if step > upto {
-            break;
-        }
+    let steps = upto.needed();
+    for (index, step) in steps.iter().copied().enumerate() {
         let folder = cache.folder(step)?;
         if !folder.exists() {
-            let title = format!("[{}/{}] {}", index + 1, upto as usize + 1, step.title());
+            let title = format!("[{}/{}] {}", index + 1, steps.len(), step.title());
             make(step, &title, &cache, &folder)?;
         }
         *cache.slot(step) = folder;
@@ -344,7 +383,7 @@ fn make(step: Step, title: &str, cache: &Cache, folder: &Path) -> Result<Duratio
 }
 
 /// Moves a folder, which may belong to root.
-fn rename(from: &Path, to: &Path) -> Result<()> {
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
     let status = privileged("mv")
         .arg("-T")
         .arg(from)
@@ -383,6 +422,18 @@ mod tests {
     #[test]
     fn hash_is_sha256() {
         assert_eq!(hash(b"abc").unwrap(), "ba7816bf8f01");
+    }
+
+    /// Neither of the two long steps that few commands need is made for the other, or for the guest.
+    #[test]
+    fn only_what_is_needed() {
+        assert_eq!(Step::Toolchain.needed(), [Step::Toolchain]);
+        assert_eq!(
+            Step::Corpusroot.needed(),
+            [Step::Toolchain, Step::Corpusroot]
+        );
+        assert_eq!(Step::Initramfs.needed(), Step::ALL[..5]);
+        assert_eq!(Step::Debugkernel.needed(), Step::ALL[..6]);
     }
 
     /// scripts/bootstrap.sh makes the toolchain root where this program looks for it.
