@@ -10,13 +10,18 @@ use kernel::sync::rcu;
 use kernel::sync::Arc;
 
 use crate::bindings;
+use crate::codec::PAGE_SIZE;
+use crate::group::Group;
 use crate::id_table::synchronize_readers;
+use crate::pages;
+use crate::ranges::Ranges;
 use crate::sandbox::Sandbox;
 use crate::state::State;
+use crate::store;
 use crate::store_policy::Owner;
 use crate::sysfs;
 use crate::template::{Template, TemplatePages};
-use crate::uapi::{self, Name, Phase};
+use crate::uapi::{self, Name, Phase, Signature};
 
 /// Deepest cgroup that can be attached, in levels below the root.
 const MAX_DEPTH: usize = 64;
@@ -119,7 +124,7 @@ fn count_users(state: &State, template_id: usize) -> u64 {
     let rcu = rcu::read_lock();
     let mut users = 0;
     state.sandboxes.for_each(&rcu, |_, sandbox| {
-        users += u64::from(sandbox.template_id == template_id);
+        users += u64::from(sandbox.group.template_id == template_id);
     });
     users
 }
@@ -136,16 +141,53 @@ pub(crate) fn template_users(state: &State, template_id: usize) -> u64 {
 /// `EEXIST` when the name is taken; see [`TemplatePages::scan`] for the others.
 pub(crate) fn template_add(
     state: &State,
-    arg: &mut uapi::TemplateAdd,
+    arg: &mut uapi::TemplateAddSigned,
     ranges: &[uapi::Range],
 ) -> Result {
-    let name = name_or(&arg.name, None)?;
-    let domain = name_or(&arg.domain, Some(&default_domain()?))?;
+    let uapi::TemplateAddSigned { add, signature } = arg;
+    let pid = add.pid;
+    [add.pages_referenced, add.pages_copied, add.pages_skipped] =
+        register_template(state, &add.name, &add.domain, *signature, || {
+            TemplatePages::scan(pid, ranges)
+        })?;
+    Ok(())
+}
+
+/// Registers pages of a file as a template; fills the output fields of `arg`.
+///
+/// # Errors
+///
+/// `EINVAL` for an offset or a length that is not page aligned; `EEXIST` when the name is taken; see
+/// [`TemplatePages::read_file`] for the others.
+pub(crate) fn template_add_file(state: &State, arg: &mut uapi::TemplateAddFile) -> Result {
+    let page = PAGE_SIZE as u64;
+    if arg.flags != 0 || arg.offset % page != 0 || arg.length % page != 0 {
+        return Err(EINVAL);
+    }
+    let (fd, offset, length) = (arg.fd, arg.offset, arg.length);
+    [arg.pages_referenced, arg.pages_copied, arg.pages_skipped] =
+        register_template(state, &arg.name, &arg.domain, arg.signature, || {
+            TemplatePages::read_file(fd, offset, length)
+        })?;
+    Ok(())
+}
+
+/// Makes a template of what `take` finds; returns how many pages were referenced, copied, skipped.
+fn register_template(
+    state: &State,
+    name: &Name,
+    domain: &Name,
+    signature: Signature,
+    take: impl FnOnce() -> Result<TemplatePages>,
+) -> Result<[u64; 3]> {
+    let name = name_or(name, None)?;
+    let domain = name_or(domain, Some(&default_domain()?))?;
     if find_template(state, &name).is_some() {
         return Err(EEXIST);
     }
-    // It may take long and depends on the owner, so it comes before the lock.
-    let pages = TemplatePages::scan(arg.pid, ranges)?;
+    // It may take long and depends on others, so it comes before the lock.
+    let pages = take()?;
+    let counts = [pages.referenced(), pages.copied(), pages.skipped];
     let _control = state.control.lock();
     if find_template(state, &name).is_some() {
         return Err(EEXIST);
@@ -153,14 +195,13 @@ pub(crate) fn template_add(
     let id = state.templates.free_id()?;
     // The directory comes first; until the id is filled its files say ENODEV.
     let node = sysfs::add_template(id, &name)?;
-    let template = Arc::new(Template::new(name, domain, pages, node), GFP_KERNEL)?;
-    arg.pages_referenced = template.pages.referenced();
-    arg.pages_copied = template.pages.copied();
-    arg.pages_skipped = template.pages.skipped;
-    state.templates.fill(id, template);
+    let template = Template::new(name, domain, signature, pages, node);
+    state
+        .templates
+        .fill(id, Arc::pin_init(template, GFP_KERNEL)?);
     // SAFETY: May be called at any time while the module is loaded.
     unsafe { bindings::agentzip_worker_kick() };
-    Ok(())
+    Ok(counts)
 }
 
 /// Removes a template; on `EBUSY`, `arg.users` says how many sandboxes use it.
@@ -180,16 +221,22 @@ pub(crate) fn template_remove(state: &State, arg: &mut uapi::TemplateRemove) -> 
     Ok(())
 }
 
-/// Makes a cgroup a sandbox; fills `arg.cgroup_id`.
+/// Makes a cgroup a sandbox; fills `arg.attach.cgroup_id`.
 ///
 /// # Errors
 ///
 /// `EINVAL` for an illegal name; `EBADF` and others of the descriptor; `EOPNOTSUPP` for the root and
 /// for a cgroup without the memory controller; `E2BIG` for one deeper than [`MAX_DEPTH`]; `ENOENT`
-/// for an unknown template; `EPERM` when the template belongs to another domain; `EEXIST` when the
-/// cgroup, one above or one below it is attached already; `EBUSY` when entries remain from an
-/// attachment with another template or group; `ENOSPC` when there are too many sandboxes.
-pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttach) -> Result {
+/// for an unknown template; `EPERM` when the template belongs to another domain; `EKEYREJECTED` when
+/// both have a signature and the two differ; `EEXIST` when the cgroup, one above or one below it is
+/// attached already; `EBUSY` when entries remain from an attachment with another template or group;
+/// `ENOSPC` when there are too many sandboxes.
+pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttachSigned) -> Result {
+    const NONE: Signature = [0; uapi::SIGNATURE_LEN];
+    let uapi::SandboxAttachSigned {
+        attach: arg,
+        signature,
+    } = arg;
     let template_name = name_or(&arg.template, None)?;
     let group = name_or(&arg.group, Some(&template_name))?;
     let domain = name_or(&arg.domain, Some(&default_domain()?))?;
@@ -213,6 +260,10 @@ pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttach) -> Re
         if template.domain != domain {
             return Err(EPERM);
         }
+        let known = *signature != NONE && template.signature != NONE;
+        if known && template.signature != *signature {
+            return Err(EKEYREJECTED);
+        }
         if ids.iter().any(|&id| state.registry.get(id, &rcu).is_some()) {
             return Err(EEXIST);
         }
@@ -220,10 +271,8 @@ pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttach) -> Re
         state.sandboxes.for_each(&rcu, |id, sandbox| {
             below |= sandbox.is_attached() && sandbox.ancestors.contains(&cgroup_id);
             if sandbox.cgroup_id == cgroup_id {
-                former = Some((
-                    id,
-                    sandbox.template_id == template_id && sandbox.group == group,
-                ));
+                let old = &sandbox.group;
+                former = Some((id, old.template_id == template_id && old.name == group));
             }
         });
         if below {
@@ -251,34 +300,99 @@ pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttach) -> Re
     result
 }
 
+/// Reference pages of all groups may take one part in this many of what the store may.
+const REFERENCE_SHARE: u64 = 2;
+
+/// Divides what reference pages may take: equally between the domains that have groups, and between
+/// the groups of a domain. Reference pages are charged to nobody, so that nobody should be able to
+/// take them all. The caller holds the control lock.
+fn share_out(state: &State) {
+    let bytes = state.max_bytes.get() / REFERENCE_SHARE;
+    let rcu = rcu::read_lock();
+    let mut domains = 0;
+    for_each_group(state, &rcu, |first, group| {
+        let mut known = false;
+        for_each_group(state, &rcu, |other, earlier| {
+            known |= other < first && earlier.domain == group.domain;
+        });
+        domains += u64::from(!known);
+    });
+    for_each_group(state, &rcu, |_, group| {
+        let mut groups = 0;
+        for_each_group(state, &rcu, |_, other| {
+            groups += u64::from(other.domain == group.domain);
+        });
+        group.set_budget(bytes / domains.max(1) / groups.max(1));
+    });
+}
+
+/// Calls `f` with every group and the id of the sandbox that stands for it.
+fn for_each_group(state: &State, rcu: &rcu::Guard, mut f: impl FnMut(usize, &Group)) {
+    state.sandboxes.for_each(rcu, |id, sandbox| {
+        if sandbox.group.is_represented_by(id) {
+            f(id, &sandbox.group);
+        }
+    });
+}
+
+/// Lets another sandbox stand for the group of one that is gone, if there is one. The caller holds the
+/// control lock.
+fn pass_on_group(state: &State, gone: usize, group: &Group) {
+    if !group.is_represented_by(gone) {
+        return;
+    }
+    let rcu = rcu::read_lock();
+    state.sandboxes.for_each(&rcu, |id, sandbox| {
+        if core::ptr::eq(&*sandbox.group, group) {
+            group.represent_by(id);
+        }
+    });
+}
+
 /// Makes the object of a sandbox that is not registered yet; returns its id.
 fn add_sandbox(
     state: &State,
     cgroup_id: u64,
     ancestors: &[u64],
     template_id: usize,
-    group: Name,
+    name: Name,
     domain: Name,
 ) -> Result<usize> {
     let mut ancestor_ids = KVec::with_capacity(ancestors.len(), GFP_KERNEL)?;
     ancestor_ids.extend_from_slice(ancestors, GFP_KERNEL)?;
     let id = state.sandboxes.free_id()?;
     let template = state.templates.share(template_id).ok_or(ENOENT)?;
+    let group = share_group(state, id, name, domain, template_id)?;
     let node = sysfs::add_sandbox(id, cgroup_id)?;
-    let sandbox = Arc::new(
-        Sandbox::new(
-            cgroup_id,
-            ancestor_ids,
-            template,
-            template_id,
-            group,
-            domain,
-            node,
-        ),
+    let sandbox = Arc::pin_init(
+        Sandbox::new(cgroup_id, ancestor_ids, template, group, node),
         GFP_KERNEL,
     )?;
     state.sandboxes.fill(id, sandbox);
+    share_out(state);
     Ok(id)
+}
+
+/// The group of this name, domain and template; a new one, which the sandbox with this id will stand
+/// for, when no sandbox is in it yet.
+fn share_group(
+    state: &State,
+    id: usize,
+    name: Name,
+    domain: Name,
+    template_id: usize,
+) -> Result<Arc<Group>> {
+    for other in 0..state.sandboxes.capacity() {
+        let Some(sandbox) = state.sandboxes.share(other) else {
+            continue;
+        };
+        let group = &sandbox.group;
+        if group.name == name && group.domain == domain && group.template_id == template_id {
+            return Ok(group.clone());
+        }
+    }
+    // Its share is found when it is in the table.
+    Arc::pin_init(Group::new(name, domain, template_id, id), GFP_KERNEL)
 }
 
 /// Calls `f` with the sandbox of a cgroup, attached or not.
@@ -315,6 +429,26 @@ pub(crate) fn sandbox_detach(state: &State, arg: &mut uapi::SandboxDetach) -> Re
     Ok(())
 }
 
+/// Replaces the ranges that say where the memory of a sandbox lies in its template. Entries name
+/// pages of the template, so they stay right.
+pub(crate) fn sandbox_ranges(state: &State, cgroup_id: u64, ranges: Ranges) -> Result {
+    let _control = state.control.lock();
+    let ranges = match ranges.is_empty() {
+        true => None,
+        false => Some(KBox::new(ranges, GFP_KERNEL)?),
+    };
+    let old = with_sandbox(state, cgroup_id, |sandbox| {
+        sandbox
+            .is_attached()
+            .then(|| sandbox.ranges.replace(ranges))
+    })?
+    .ok_or(ENOENT)?;
+    if old.is_some() {
+        rcu::synchronize_rcu();
+    }
+    Ok(())
+}
+
 /// Notes what the agent of a sandbox is doing.
 pub(crate) fn sandbox_phase(state: &State, arg: &uapi::SandboxPhase) -> Result {
     if arg.reserved != 0 {
@@ -328,8 +462,6 @@ pub(crate) fn sandbox_phase(state: &State, arg: &uapi::SandboxPhase) -> Result {
 pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
     let rcu = rcu::read_lock();
     let mut stats = uapi::MemoryStats {
-        pool: state.pool.bytes(),
-        handles: state.pool.handle_bytes(),
         table: state.table.bytes(),
         scratch: state.scratch.bytes(),
         objects: state.sandboxes.bytes() + state.templates.bytes(),
@@ -339,10 +471,19 @@ pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
         stats.template_pages += template.pages.page_bytes();
         stats.template_index += template.pages.index_bytes();
         stats.objects += size_of::<Template>() as u64;
+        stats.sketches += template.content.bytes();
     });
-    state.sandboxes.for_each(&rcu, |_, _| {
-        stats.objects += size_of::<Sandbox>() as u64;
+    state.sandboxes.for_each(&rcu, |_, sandbox| {
+        stats.objects += size_of::<Sandbox>() as u64 + sandbox.ranges.bytes(&rcu);
     });
+    for_each_group(state, &rcu, |_, group| {
+        let (references, sketches) = group.bytes();
+        stats.references += references;
+        stats.sketches += sketches;
+        stats.objects += size_of::<Group>() as u64;
+    });
+    // The rest of the store's pages; they change while we count.
+    stats.arenas = pages::bytes().saturating_sub(stats.references + stats.sketches);
     stats
 }
 
@@ -359,14 +500,18 @@ pub(crate) fn stats(state: &State, arg: &mut uapi::Stats) -> Result {
 }
 
 /// The worker's round: detaches sandboxes whose cgroup was removed, frees detached ones without
-/// entries, adopts unmapped template pages. Returns whether there will be more to do.
+/// entries, shares out what reference pages may take, compacts arenas, adopts orphaned template pages
+/// and indexes their contents. Returns whether there will be more to do.
 pub(crate) fn housekeeping(state: &State) -> bool {
-    let _control = state.control.lock();
+    let mut control = state.control.lock();
     tidy_sandboxes(state);
+    share_out(state);
+    store::compact(state, &mut control.compaction);
     let mut more = !state.registry.is_empty();
     for id in 0..state.templates.capacity() {
         if let Some(template) = state.templates.share(id) {
-            template.pages.adopt_unmapped();
+            template.pages.adopt_orphans();
+            template.content.build(&template.pages, &state.max_bytes);
             more = true;
         }
     }
@@ -422,6 +567,7 @@ fn reap_sandboxes(state: &State) {
                 .is_some_and(|sandbox| sandbox.entries.get() == 0)
         };
         if let Some(sandbox) = is_dead.then(|| state.sandboxes.take(id)).flatten() {
+            pass_on_group(state, id, &sandbox.group);
             // Cannot fail: there is room for all.
             let _ = dead.push_within_capacity(sandbox);
         }

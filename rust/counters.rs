@@ -25,8 +25,14 @@ impl Counter {
         self.0.add(n.wrapping_neg(), Relaxed);
     }
 
+    /// 0 while updates of the same thing, made on several CPUs, come in the wrong order.
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        let n = self.0.load(Relaxed);
+        if n > i64::MAX as u64 {
+            0
+        } else {
+            n
+        }
     }
 }
 
@@ -40,6 +46,7 @@ const _: () = {
     assert!(Representation::Delta as u32 == uapi::Representation::Delta as u32);
     assert!(Representation::DeltaZstd as u32 == uapi::Representation::DeltaZstd as u32);
     assert!(Representation::Zstd as u32 == uapi::Representation::Zstd as u32);
+    assert!(Representation::Prefix as u32 == uapi::Representation::Prefix as u32);
     assert!(REPRESENTATIONS <= uapi::REPRESENTATION_SLOTS);
 };
 
@@ -50,6 +57,8 @@ pub(crate) enum Decline {
     Incompressible,
     /// No memory for a payload or for the table.
     NoMemory,
+    /// The bound of the store or of the sandbox is reached.
+    Full,
     /// The sandbox was detached, or stores were switched off, after the hook had decided.
     Detached,
 }
@@ -66,11 +75,16 @@ pub(crate) struct Counters {
     pub(crate) erased: Counter,
     declined_incompressible: Counter,
     declined_nomem: Counter,
+    declined_full: Counter,
     declined_detached: Counter,
     /// Loads that failed a check.
     pub(crate) load_errors: Counter,
     /// Stored pages whose index the template has.
     pub(crate) template_backed: Counter,
+    /// Entries whose payload became a reference page.
+    promoted: Counter,
+    /// Entries that a load ended because a bound was near.
+    pub(crate) dropped: Counter,
     /// Time in encoding, ns.
     pub(crate) encode_ns: Counter,
     /// Time in decoding, ns.
@@ -87,34 +101,54 @@ impl Counters {
             erased: Counter::new(),
             declined_incompressible: Counter::new(),
             declined_nomem: Counter::new(),
+            declined_full: Counter::new(),
             declined_detached: Counter::new(),
             load_errors: Counter::new(),
             template_backed: Counter::new(),
+            promoted: Counter::new(),
+            dropped: Counter::new(),
             encode_ns: Counter::new(),
             decode_ns: Counter::new(),
         }
     }
 
-    /// An entry came into being.
-    pub(crate) fn stored(&self, representation: Representation, len: usize) {
-        self.stores.add(1);
+    fn add(&self, representation: Representation, bytes: usize) {
         if let Some(pages) = self.pages.get(representation as usize) {
             pages.add(1);
         }
-        if let Some(bytes) = self.bytes.get(representation as usize) {
-            bytes.add(len as u64);
+        if let Some(sum) = self.bytes.get(representation as usize) {
+            sum.add(bytes as u64);
         }
     }
 
-    /// An entry died.
-    pub(crate) fn erased(&self, representation: Representation, len: usize) {
-        self.erased.add(1);
+    fn sub(&self, representation: Representation, bytes: usize) {
         if let Some(pages) = self.pages.get(representation as usize) {
             pages.sub(1);
         }
-        if let Some(bytes) = self.bytes.get(representation as usize) {
-            bytes.sub(len as u64);
+        if let Some(sum) = self.bytes.get(representation as usize) {
+            sum.sub(bytes as u64);
         }
+    }
+
+    /// An entry came into being.
+    pub(crate) fn stored(&self, representation: Representation, bytes: usize) {
+        self.stores.add(1);
+        self.add(representation, bytes);
+    }
+
+    /// An entry died. `None` when its header was damaged: the counts of its representation stay.
+    pub(crate) fn erased(&self, representation: Option<Representation>, bytes: usize) {
+        self.erased.add(1);
+        if let Some(representation) = representation {
+            self.sub(representation, bytes);
+        }
+    }
+
+    /// The payload of an entry became a reference page, which the entry now equals.
+    pub(crate) fn promoted(&self, from: Representation, bytes: usize) {
+        self.promoted.add(1);
+        self.sub(from, bytes);
+        self.add(Representation::Ref, 0);
     }
 
     /// Pages were declined.
@@ -122,6 +156,7 @@ impl Counters {
         match why {
             Decline::Incompressible => &self.declined_incompressible,
             Decline::NoMemory => &self.declined_nomem,
+            Decline::Full => &self.declined_full,
             Decline::Detached => &self.declined_detached,
         }
         .add(pages as u64);
@@ -135,6 +170,9 @@ impl Counters {
             erased: self.erased.get(),
             declined_incompressible: self.declined_incompressible.get(),
             declined_nomem: self.declined_nomem.get(),
+            declined_full: self.declined_full.get(),
+            promoted: self.promoted.get(),
+            dropped: self.dropped.get(),
             declined_detached: self.declined_detached.get(),
             load_errors: self.load_errors.get(),
             template_backed: self.template_backed.get(),

@@ -14,6 +14,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 use kernel::uaccess::{UserPtr, UserSlice};
 
 use crate::control;
+use crate::ranges::Ranges;
 use crate::state::{self, State};
 use crate::uapi::{self, nr};
 
@@ -34,16 +35,29 @@ pub(crate) struct Device;
 ///
 /// Only fixed-size integers and arrays of them, no padding: every bit pattern is valid, and no byte
 /// is uninitialised.
-unsafe trait Arg: Copy {}
+unsafe trait Arg: Copy {
+    /// Sizes of its earlier versions, with which it begins.
+    const EARLIER: &'static [usize] = &[];
+}
 
 // SAFETY: rust/uapi asserts the sizes; all fields are integers or byte arrays.
 unsafe impl Arg for uapi::Info {}
 // SAFETY: As above.
-unsafe impl Arg for uapi::TemplateAdd {}
+unsafe impl Arg for uapi::TemplateAddSigned {
+    const EARLIER: &'static [usize] = &[size_of::<uapi::TemplateAdd>()];
+}
+// SAFETY: As above.
+unsafe impl Arg for uapi::TemplateAddFile {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::TemplateRemove {}
 // SAFETY: As above.
-unsafe impl Arg for uapi::SandboxAttach {}
+unsafe impl Arg for uapi::SandboxAttachSigned {
+    const EARLIER: &'static [usize] = &[size_of::<uapi::SandboxAttach>()];
+}
+// SAFETY: As above.
+unsafe impl Arg for uapi::SandboxRanges {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::SandboxRange {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::SandboxDetach {}
 // SAFETY: As above.
@@ -65,17 +79,24 @@ unsafe impl<T: Arg> FromBytes for Wire<T> {}
 // SAFETY: By the contract of `Arg` no byte is uninitialised.
 unsafe impl<T: Arg> AsBytes for Wire<T> {}
 
-/// Reads an argument of `size` bytes, as the caller's ioctl number says.
+/// Reads an argument of `size` bytes, as the caller's ioctl number says. What an earlier version
+/// lacks is zero.
 ///
-/// `EINVAL` when it is shorter than ours (this is the first version), `E2BIG` when it is longer and
+/// `EINVAL` when it is shorter than ours and of no earlier version, `E2BIG` when it is longer and
 /// what we do not know is not zero.
 fn read_arg<T: Arg>(ptr: UserPtr, size: usize) -> Result<T> {
     let known = size_of::<T>();
-    if size < known {
+    if size < known && !T::EARLIER.contains(&size) {
         return Err(EINVAL);
     }
     let mut reader = UserSlice::new(ptr, size).reader();
-    let arg = reader.read::<Wire<T>>()?.0;
+    // SAFETY: By the contract of `Arg` zeros are valid.
+    let mut arg = Wire(unsafe { core::mem::zeroed::<T>() });
+    reader.read_slice(
+        arg.as_bytes_mut()
+            .get_mut(..size.min(known))
+            .ok_or(EINVAL)?,
+    )?;
     let mut rest = [0u8; 64];
     while !reader.is_empty() {
         let len = reader.len().min(rest.len());
@@ -87,13 +108,26 @@ fn read_arg<T: Arg>(ptr: UserPtr, size: usize) -> Result<T> {
             return Err(E2BIG);
         }
     }
-    Ok(arg)
+    Ok(arg.0)
 }
 
-fn write_arg<T: Arg>(ptr: UserPtr, arg: &T) -> Result {
-    UserSlice::new(ptr, size_of::<T>())
-        .writer()
-        .write(&Wire(*arg))
+/// Writes back as much as the caller's version has.
+fn write_arg<T: Arg>(ptr: UserPtr, size: usize, arg: &T) -> Result {
+    let arg = Wire(*arg);
+    let bytes = arg.as_bytes();
+    let bytes = bytes.get(..size.min(bytes.len())).ok_or(EINVAL)?;
+    UserSlice::new(ptr, bytes.len()).writer().write_slice(bytes)
+}
+
+/// Reads an array of `count` elements that an argument refers to.
+fn read_array<T: Arg>(address: u64, count: usize) -> Result<KVVec<T>> {
+    let ptr = UserPtr::from_addr(usize::try_from(address)?);
+    let mut reader = UserSlice::new(ptr, count * size_of::<T>()).reader();
+    let mut elements = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        elements.push_within_capacity(reader.read::<Wire<T>>()?.0)?;
+    }
+    Ok(elements)
 }
 
 /// Reads, calls, writes back; also on failure when `write_on_error`.
@@ -106,26 +140,23 @@ fn exchange<T: Arg>(
     let mut arg = read_arg::<T>(ptr, size)?;
     let result = f(&mut arg);
     if result.is_ok() || write_on_error {
-        write_arg(ptr, &arg)?;
+        write_arg(ptr, size, &arg)?;
     }
     result
 }
 
-fn template_add(state: &State, arg: &mut uapi::TemplateAdd) -> Result {
-    if arg.flags != 0 || arg.reserved != 0 || arg.nr_ranges == 0 {
+fn template_add(state: &State, arg: &mut uapi::TemplateAddSigned) -> Result {
+    let add = &arg.add;
+    if add.flags != 0 || add.reserved != 0 || add.nr_ranges == 0 {
         return Err(EINVAL);
     }
-    if arg.nr_ranges > uapi::MAX_RANGES {
+    if add.nr_ranges > uapi::MAX_RANGES {
         return Err(E2BIG);
     }
-    let count = arg.nr_ranges as usize;
-    let ptr = UserPtr::from_addr(usize::try_from(arg.ranges)?);
-    let mut reader = UserSlice::new(ptr, count * size_of::<uapi::Range>()).reader();
-    let mut ranges = KVVec::with_capacity(count, GFP_KERNEL)?;
-    let mut end = 0;
+    let ranges = read_array::<uapi::Range>(add.ranges, add.nr_ranges as usize)?;
     let page = kernel::page::PAGE_SIZE as u64;
-    for _ in 0..count {
-        let range = reader.read::<Wire<uapi::Range>>()?.0;
+    let mut end = 0;
+    for range in ranges.iter() {
         if range.start % page != 0
             || range.end % page != 0
             || range.start < end
@@ -134,9 +165,19 @@ fn template_add(state: &State, arg: &mut uapi::TemplateAdd) -> Result {
             return Err(EINVAL);
         }
         end = range.end;
-        ranges.push(range, GFP_KERNEL)?;
     }
     control::template_add(state, arg, &ranges)
+}
+
+fn sandbox_ranges(state: &State, arg: &uapi::SandboxRanges) -> Result {
+    if arg.reserved != 0 {
+        return Err(EINVAL);
+    }
+    if arg.nr_ranges > uapi::MAX_SANDBOX_RANGES {
+        return Err(E2BIG);
+    }
+    let given = read_array(arg.ranges, arg.nr_ranges as usize)?;
+    control::sandbox_ranges(state, arg.cgroup_id, Ranges::new(&given)?)
 }
 
 fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
@@ -154,15 +195,19 @@ fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
         nr::ARM => control::arm(state),
         nr::DISARM => control::disarm(state),
         nr::TEMPLATE_ADD => exchange(ptr, size, false, |arg| template_add(state, arg)),
+        nr::TEMPLATE_ADD_FILE => exchange(ptr, size, false, |arg| {
+            control::template_add_file(state, arg)
+        }),
         nr::TEMPLATE_REMOVE => {
             exchange(ptr, size, true, |arg| control::template_remove(state, arg))
         }
-        nr::SANDBOX_ATTACH => exchange(ptr, size, false, |arg: &mut uapi::SandboxAttach| {
-            if arg.flags != 0 {
+        nr::SANDBOX_ATTACH => exchange(ptr, size, false, |arg: &mut uapi::SandboxAttachSigned| {
+            if arg.attach.flags != 0 {
                 return Err(EINVAL);
             }
             control::sandbox_attach(state, arg)
         }),
+        nr::SANDBOX_RANGES => sandbox_ranges(state, &read_arg(ptr, size)?),
         nr::SANDBOX_DETACH => exchange(ptr, size, false, |arg| control::sandbox_detach(state, arg)),
         nr::SANDBOX_PHASE => control::sandbox_phase(state, &read_arg(ptr, size)?),
         nr::STATS => exchange(ptr, size, false, |arg| control::stats(state, arg)),

@@ -13,7 +13,25 @@ use kernel::sync::rcu;
 use crate::bindings;
 use crate::state;
 use crate::store;
-use crate::table::Slot;
+use crate::store_policy::Slot;
+
+/// A swap slot as the kernel writes it: the value of a `swp_entry_t`.
+#[derive(Clone, Copy)]
+pub(crate) struct RawSlot(pub(crate) usize);
+
+impl RawSlot {
+    /// The slot by the store's name. `None` when it has none: then the store never held it.
+    pub(crate) fn name(self) -> Option<Slot> {
+        // SAFETY: Pure arithmetic on the value of a swap entry.
+        let (swap_type, offset) = unsafe {
+            (
+                bindings::agentzip_slot_type(self.0),
+                bindings::agentzip_slot_offset(self.0),
+            )
+        };
+        Slot::new(swap_type, offset as u64)
+    }
+}
 
 /// Evidence that we are inside a replacement: `agentzip_inflight` is read-locked.
 pub(crate) struct InFlight(PhantomData<*mut ()>);
@@ -27,10 +45,17 @@ pub(crate) struct InFlight(PhantomData<*mut ()>);
 pub(crate) struct Folio(*mut bindings::folio);
 
 impl Folio {
-    /// First slot.
-    pub(crate) fn slot(&self) -> Slot {
+    /// The kernel's number of the slot of page `i`, below [`Self::pages`].
+    pub(crate) fn raw_slot(&self, i: usize) -> RawSlot {
         // SAFETY: By the type invariants the folio is valid.
-        Slot(unsafe { bindings::agentzip_folio_slot(self.0) })
+        let first = unsafe { bindings::agentzip_folio_slot(self.0) };
+        // The offset is in the low bits.
+        RawSlot(first.wrapping_add(i))
+    }
+
+    /// The slot of page `i`. `None` when the store cannot name it.
+    pub(crate) fn slot(&self, i: usize) -> Option<Slot> {
+        self.raw_slot(i).name()
     }
 
     /// Number of pages, and of slots.
@@ -57,17 +82,28 @@ impl Folio {
         unsafe { bindings::agentzip_folio_memcg(self.0) }
     }
 
-    /// Ends a load: uptodate and unlocked when it succeeded, only unlocked when not.
-    pub(crate) fn finish_load(self, success: bool) {
+    /// Ends a load.
+    pub(crate) fn finish_load(self, end: LoadEnd) {
         // SAFETY: By the type invariants the folio is locked; this value ends here.
         unsafe {
-            if success {
-                bindings::agentzip_folio_loaded(self.0)
-            } else {
-                bindings::agentzip_folio_failed(self.0)
+            match end {
+                LoadEnd::Kept => bindings::agentzip_folio_loaded(self.0),
+                LoadEnd::Dropped => bindings::agentzip_folio_loaded_dirty(self.0),
+                LoadEnd::Failed => bindings::agentzip_folio_failed(self.0),
             }
         }
     }
+}
+
+/// How a load ends; the folio is unlocked in every case.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadEnd {
+    /// Uptodate and clean: the entry stays.
+    Kept,
+    /// Uptodate and dirty: the entry is gone.
+    Dropped,
+    /// Not uptodate.
+    Failed,
 }
 
 /// Handler of `zswap_store()`: whether to redirect to ours.
@@ -89,8 +125,8 @@ extern "C" fn agentzip_rs_load_hook(folio: *mut bindings::folio) -> bool {
 /// Handler of `zswap_invalidate()`: observes and erases.
 #[no_mangle]
 extern "C" fn agentzip_rs_invalidate_hook(slot: usize) {
-    if let Some(state) = state::get() {
-        store::erase(state, Slot(slot));
+    if let (Some(state), Some(slot)) = (state::get(), RawSlot(slot).name()) {
+        store::erase(state, slot);
     }
 }
 
@@ -118,14 +154,14 @@ extern "C" fn agentzip_rs_load(folio: *mut bindings::folio) -> c_int {
         },
         None => {
             // Cannot happen: the module is pinned while hooks exist.
-            folio.finish_load(false);
+            folio.finish_load(LoadEnd::Failed);
             EIO.to_errno()
         }
     }
 }
 
 /// Calls the host's `zswap_invalidate()`. Not from a handler.
-pub(crate) fn host_invalidate(slot: Slot, _inflight: &InFlight) {
+pub(crate) fn host_invalidate(slot: RawSlot, _inflight: &InFlight) {
     // SAFETY: The host's function takes any slot, in task context.
     unsafe { bindings::agentzip_zswap_invalidate(slot.0) };
 }

@@ -73,7 +73,8 @@ impl Registry {
         owner_of(unsafe { kbindings::xa_load(self.map.get(), cgroup_id as usize) })
     }
 
-    /// The sandbox that a memory cgroup, or the nearest of its ancestors, belongs to.
+    /// The sandbox that a memory cgroup, or the nearest of its ancestors, belongs to, with the memory
+    /// cgroup that was attached.
     ///
     /// # Safety
     ///
@@ -82,13 +83,13 @@ impl Registry {
         &self,
         mut memcg: *mut bindings::mem_cgroup,
         rcu: &rcu::Guard,
-    ) -> Option<Owner> {
+    ) -> Option<(Owner, *mut bindings::mem_cgroup)> {
         while !memcg.is_null() {
             // SAFETY: `memcg` is valid under RCU, by our caller's promise or as the parent of one
             // that is: a memory cgroup holds a reference to its parent.
             let id = unsafe { bindings::agentzip_memcg_cgroup_id(memcg) };
             if let Some(owner) = self.get(id, rcu) {
-                return Some(owner);
+                return Some((owner, memcg));
             }
             // SAFETY: As above.
             memcg = unsafe { bindings::agentzip_memcg_parent(memcg) };

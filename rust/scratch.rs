@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Per-CPU scratch: the copy of the page, the payload under construction, the codec's buffers and
-//! the zstd contexts. Allocated for every possible CPU when the module loads, so that CPU hotplug
+//! Per-CPU scratch: the copy of the page, the engine's buffers and the zstd contexts. Allocated for every possible CPU when the module loads, so that CPU hotplug
 //! needs nothing.
 //!
 //! Locking: one mutex for each CPU, taken as zswap does: pick the CPU that we happen to run on, then
 //! lock its mutex. The task may migrate in between or sleep while it holds it; the mutex, not the
-//! CPU, gives exclusion. It is a leaf but for what allocates: zsmalloc's locks, the shard locks of
-//! the table and RCU nest inside; no folio is locked under it.
+//! CPU, gives exclusion. The locks of slots, arenas and groups, the page allocator's and RCU nest
+//! inside; no folio is locked under it.
 
-use kernel::alloc::flags::{__GFP_ZERO, GFP_KERNEL};
+use kernel::alloc::flags::{GFP_KERNEL, __GFP_ZERO};
 use kernel::cpu::CpuId;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Mutex, MutexGuard};
 
 use crate::bindings;
-use crate::codec::{self, Page, MAX_PAYLOAD};
+use crate::codec::Page;
+use crate::store_policy::engine::Work;
 use crate::zstd::Zstd;
 
 /// Plain buffers, all-zero valid.
 pub(crate) struct Buffers {
     /// The page to encode: copied once, because O_DIRECT may change the original meanwhile.
     pub(crate) page: Page,
-    /// The payload of an encode; where a payload that spans two pages is joined for a decode.
-    pub(crate) payload: [u8; MAX_PAYLOAD],
-    /// The codec's own.
-    pub(crate) codec: codec::Scratch,
+    /// The engine's.
+    pub(crate) work: Work,
 }
 
 /// The scratch of one CPU.

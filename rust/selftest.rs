@@ -2,7 +2,7 @@
 
 //! The `selftest` parameter: the codec's golden vectors, checked by the kernel's build of it.
 
-use kernel::alloc::flags::{__GFP_ZERO, GFP_KERNEL};
+use kernel::alloc::flags::{GFP_KERNEL, __GFP_ZERO};
 use kernel::prelude::*;
 
 use crate::codec::{golden, PAYLOAD_VERSION};
@@ -14,7 +14,7 @@ pub(crate) fn run() -> Result {
     let vectors = KVBox::<golden::Buffers>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
     // SAFETY: All bytes zero is a valid value: arrays of bytes.
     let mut vectors = unsafe { vectors.assume_init() };
-    let codec = &mut scratch.buffers.codec;
+    let codec = scratch.buffers.work.codec();
     match golden::check(&mut scratch.zstd, codec, &mut vectors) {
         Ok(count) => {
             pr_info!(

@@ -3,16 +3,20 @@
 //! The module's state, and the one pointer through which hooks, device and sysfs reach it.
 
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Release};
+use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::rcu;
 use kernel::sync::{new_mutex, Mutex};
 
+use crate::bindings;
+use crate::codec::PAGE_SIZE;
 use crate::counters::Counters;
 use crate::id_table::IdTable;
-use crate::pool::Pool;
+use crate::pages::Limit;
 use crate::registry::Registry;
 use crate::sandbox::Sandbox;
 use crate::scratch::PerCpu;
+use crate::store::Walk;
+use crate::store_policy::engine::Policy;
 use crate::store_policy::MAX_OWNERS;
 use crate::table::SlotTable;
 use crate::template::Template;
@@ -20,18 +24,23 @@ use crate::template::Template;
 /// Most templates at a time.
 const MAX_TEMPLATES: usize = 256;
 
+/// The store may take one part in this many of the machine's memory, unless told otherwise.
+const MAX_SHARE: u64 = 5;
+
 /// What the control lock protects beside the tables' changes.
 pub(crate) struct Control {
     /// A hook could not be removed: the module stays armed and pinned for ever.
     pub(crate) stuck: bool,
+    /// The compaction under way.
+    pub(crate) compaction: Option<Walk>,
 }
 
 /// The state.
 ///
 /// Lock order: control lock; mmap_lock -> folio lock (template scan, without the control lock);
-/// folio lock (of reclaim's caller) -> mutex of a CPU's scratch -> swap
-/// cluster lock -> shard lock of the slot table -> zsmalloc's. Only the last three are taken by the
-/// hooks.
+/// folio lock (of reclaim's caller) -> mutex of a CPU's scratch -> swap cluster lock -> shard lock of
+/// the slot table (the lock of its slots) -> lock of a sandbox's arena or of a group; those two do
+/// not nest. Only the last three are taken by the hooks.
 #[pin_data]
 pub(crate) struct State {
     /// Serialises every change from user space and the worker.
@@ -43,10 +52,13 @@ pub(crate) struct State {
     pub(crate) sandboxes: IdTable<Sandbox>,
     pub(crate) templates: IdTable<Template>,
     pub(crate) table: SlotTable,
-    pub(crate) pool: Pool,
+    /// Bound on the bytes of all arenas, reference pages and content indexes.
+    pub(crate) max_bytes: Limit,
     pub(crate) scratch: PerCpu,
     /// Of the whole store.
     pub(crate) counters: Counters,
+    /// Largest share of a page, in percent, that its payload against another page may be.
+    pub(crate) max_distance: Atomic<u32>,
     pub(crate) armed: Atomic<u32>,
     pub(crate) enabled: Atomic<u32>,
     pub(crate) draining: Atomic<u32>,
@@ -55,18 +67,27 @@ pub(crate) struct State {
 impl State {
     fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            control <- new_mutex!(Control { stuck: false }, "agentzip_control"),
+            control <- new_mutex!(Control { stuck: false, compaction: None }, "agentzip_control"),
             registry <- Registry::new(),
             sandboxes: IdTable::new(MAX_OWNERS)?,
             templates: IdTable::new(MAX_TEMPLATES)?,
             table: SlotTable::new()?,
-            pool: Pool::new()?,
+            // SAFETY: No preconditions.
+            max_bytes: Limit::new(unsafe { bindings::agentzip_total_ram_bytes() } / MAX_SHARE),
             scratch: PerCpu::new()?,
             counters: Counters::new(),
+            max_distance: Atomic::new(100),
             armed: Atomic::new(0),
             enabled: Atomic::new(1),
             draining: Atomic::new(0),
         }? Error)
+    }
+
+    /// What the engine may do now.
+    pub(crate) fn policy(&self) -> Policy {
+        let mut policy = Policy::DEFAULT;
+        policy.limits.max_distance = self.max_distance.load(Relaxed) as usize * PAGE_SIZE / 100;
+        policy
     }
 
     /// Whether new stores are taken.

@@ -6,7 +6,8 @@
 //!
 //! frontswap's old one: `store(folio) -> bool`, `load(folio) -> 0 | -EIO | -EINVAL`, `erase(slot)`.
 //! An entry is kept on load, and the folio stays clean: reclaiming it again while it is clean needs
-//! no store at all. The entry dies with the slot, or when the page is stored again.
+//! no store at all. The entry dies with the slot, or when the page is stored again. Only when little
+//! is left of the store's or the sandbox's bound does a load end the entry, and make the folio dirty.
 //!
 //! # Which copy of a slot is the newest
 //!
@@ -23,12 +24,16 @@
 //! # Races
 //!
 //! Store and load of one slot exclude each other by the folio lock, and the slot cannot be freed
-//! meanwhile: table.rs. The rest, by pair:
+//! meanwhile: table.rs. What happens between entries, reference pages, promotion and compaction is in
+//! the text of the engine (store/src/engine/mod.rs), which this file gives the kernel's locks and
+//! pages to. The rest, by pair:
 //!
 //! * store / detach: the replacement looks the sandbox up itself. If it finds it, it is a reader in
 //!   flight, and the worker frees a detached sandbox only when, after waiting for such readers, it
 //!   has no entry: an entry always has its sandbox. If not, it declines.
-//! * load, erase / reaping of a sandbox: as the entry exists, the sandbox has an entry.
+//! * load, erase, promotion / reaping of a sandbox: as the entry exists, the sandbox has an entry. An
+//!   erase takes the descriptor out of the table first, but gives the count back last. Promotion
+//!   reaches the sandbox of a sibling only under the lock of a slot that has an entry of it.
 //! * encode, decode / replacement of a template page: both under RCU: template.rs.
 //! * template removal: refused while a sandbox refers to it.
 //! * disarm: refused while an entry exists; then hooks.c waits for whoever is inside.
@@ -42,6 +47,8 @@
 //! the CRC-32C of the page; a mismatch is EIO for this page (SIGBUS for who touches it), never wrong
 //! bytes.
 
+use core::cell::Cell;
+
 use kernel::fmt;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -49,19 +56,143 @@ use kernel::sync::rcu;
 use kernel::time::{Instant, Monotonic};
 
 use crate::bindings;
-use crate::codec::{self, Base, DecodeError, Encoded, Page, Representation, PAGE_SIZE};
+use crate::codec::{Base, BaseId, Page, Representation, PAGE_SIZE};
 use crate::counters::Decline;
-use crate::hooks::{host_invalidate, Folio, InFlight};
-use crate::pool::Handle;
+use crate::hooks::{host_invalidate, Folio, InFlight, LoadEnd};
+use crate::pages::{self, DirectMap, Limit, Payer};
 use crate::sandbox::Sandbox;
-use crate::scratch::Scratch;
 use crate::state::State;
+use crate::store_policy::engine::{
+    self, Account, Erased, LoadError, Loaded, NoMemory, Platform, Promoted, Refusal, Stored,
+};
 use crate::store_policy::template::MAX_CANDIDATES;
-use crate::store_policy::{zsmalloc_cost, Descriptor, Entry, Owner, REF_CRC_BITS};
-use crate::table::Slot;
+use crate::store_policy::{Arena, Descriptor, Group, Index, Owner, Slot, MAX_SWAP_TYPES};
 
-/// Most bytes, everything counted, that a stored page may occupy.
-const MAX_COST: usize = PAGE_SIZE - 1;
+/// The kernel as the engine's platform.
+struct Site<'a> {
+    state: &'a State,
+    /// Who pays for the arena of the sandbox that stores. `None` outside a store.
+    payer: Option<&'a MemoryCgroup>,
+    /// Whether a page was refused because a bound is reached, not for lack of memory.
+    full: Cell<bool>,
+}
+
+impl<'a> Site<'a> {
+    /// For everything that allocates no page of an arena.
+    fn new(state: &'a State) -> Self {
+        Self {
+            state,
+            payer: None,
+            full: Cell::new(false),
+        }
+    }
+
+    fn sandbox<R>(&self, owner: Owner, f: impl FnOnce(&Sandbox) -> R) -> Option<R> {
+        let rcu = rcu::read_lock();
+        self.state.sandboxes.get(owner.index(), &rcu).map(f)
+    }
+}
+
+impl Platform for Site<'_> {
+    type Pages = DirectMap;
+
+    fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
+        self.state.table.entry(slot, f)
+    }
+
+    fn put(&self, slot: Slot, new: Descriptor) -> Result<Option<Descriptor>, NoMemory> {
+        self.state.table.replace(slot, new).map_err(|_| NoMemory)
+    }
+
+    fn take(&self, slot: Slot) -> Option<Descriptor> {
+        self.state.table.erase(slot)
+    }
+
+    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<DirectMap>) -> R) -> Option<R> {
+        self.sandbox(owner, |sandbox| f(&mut sandbox.arena.lock()))
+    }
+
+    fn is_compacting(&self, owner: Owner) -> bool {
+        self.sandbox(owner, |sandbox| sandbox.compacting.load(Relaxed) != 0) == Some(true)
+    }
+
+    fn group<R>(&self, owner: Owner, f: impl FnOnce(&mut Group<DirectMap>) -> R) -> Option<R> {
+        self.sandbox(owner, |sandbox| f(&mut sandbox.group.shared.lock()))
+    }
+
+    fn same_group(&self, a: Owner, b: Owner) -> bool {
+        let group = |owner| self.sandbox(owner, |sandbox| core::ptr::from_ref(&*sandbox.group));
+        a == b || group(a).is_some_and(|first| group(b) == Some(first))
+    }
+
+    fn template_bases<R>(&self, owner: Owner, index: u64, f: impl FnOnce(&[Base<'_>]) -> R) -> R {
+        let rcu = rcu::read_lock();
+        const NONE: Page = [0; PAGE_SIZE];
+        let mut bases = [Base {
+            id: BaseId::Template(0),
+            page: &NONE,
+        }; MAX_CANDIDATES];
+        let mut count = 0;
+        if let Some(sandbox) = self.state.sandboxes.get(owner.index(), &rcu) {
+            let pages = &sandbox.template.pages;
+            let candidates = sandbox.candidates(index);
+            for (base, &ordinal) in bases.iter_mut().zip(candidates.as_slice()) {
+                if let Some(page) = pages.page(ordinal, &rcu) {
+                    *base = Base {
+                        id: BaseId::Template(ordinal),
+                        page,
+                    };
+                    count += 1;
+                }
+            }
+        }
+        f(bases.get(..count).unwrap_or_default())
+    }
+
+    fn template_page<R>(
+        &self,
+        owner: Owner,
+        ordinal: u32,
+        f: impl FnOnce(&Page) -> R,
+    ) -> Option<R> {
+        let rcu = rcu::read_lock();
+        let sandbox = self.state.sandboxes.get(owner.index(), &rcu)?;
+        sandbox.template.pages.page(ordinal, &rcu).map(f)
+    }
+
+    fn template_index<R>(&self, owner: Owner, f: impl FnOnce(&Index<DirectMap>) -> R) -> Option<R> {
+        self.sandbox(owner, |sandbox| sandbox.template.content.with(f))
+    }
+
+    fn allocate(&self, owner: Owner, account: Account) -> Option<u32> {
+        let bounded = self.state.max_bytes.allows(pages::bytes());
+        match account {
+            Account::Group if bounded => pages::allocate(Payer::Nobody),
+            Account::Group => None,
+            Account::Sandbox => {
+                let within = self.sandbox(owner, |sandbox| {
+                    sandbox.max_bytes.allows(sandbox.arena_bytes())
+                });
+                if !bounded || within != Some(true) {
+                    self.full.set(true);
+                    return None;
+                }
+                pages::allocate(Payer::Cgroup(self.payer?.0))
+            }
+        }
+    }
+
+    fn free(&self, page: u32) {
+        pages::free(page);
+    }
+
+    fn promoted(&self, promoted: &Promoted) {
+        self.state.counters.promoted(promoted.from, promoted.bytes);
+        self.sandbox(promoted.owner, |maker| {
+            maker.counters.promoted(promoted.from, promoted.bytes)
+        });
+    }
+}
 
 // ---- handlers ----
 
@@ -82,7 +213,7 @@ pub(crate) fn store_hook(state: &State, folio: &Folio) -> bool {
 /// Whether a load is for us: we hold any of the folio's slots.
 pub(crate) fn load_hook(state: &State, folio: &Folio) -> bool {
     !state.table.is_empty()
-        && (0..folio.pages()).any(|i| state.table.get(folio.slot().offset_by(i)).is_some())
+        && (0..folio.pages()).any(|i| folio.slot(i).is_some_and(|slot| state.table.has(slot)))
 }
 
 /// Erases our entry of a slot, if there is one.
@@ -90,8 +221,8 @@ pub(crate) fn erase(state: &State, slot: Slot) {
     if state.table.is_empty() {
         return;
     }
-    if let Some(descriptor) = state.table.erase(slot) {
-        dispose(state, descriptor);
+    if let Some(erased) = engine::erase(&Site::new(state), slot) {
+        note_erased(state, &erased);
     }
 }
 
@@ -100,47 +231,28 @@ fn erase_all(state: &State, folio: &Folio) {
     if state.table.is_empty() {
         return;
     }
+    let Some(first) = folio.slot(0) else { return };
     let pages = folio.pages();
     let mut i = 0;
     while i < pages {
-        let (done, descriptor) = state
-            .table
-            .erase_first(folio.slot().offset_by(i), pages.saturating_sub(i));
+        let Some(slot) = first.offset_by(i as u64) else {
+            return;
+        };
+        let (done, descriptor) = state.table.erase_first(slot, pages.saturating_sub(i));
         if let Some(descriptor) = descriptor {
-            dispose(state, descriptor);
+            let erased = engine::release(&Site::new(state), descriptor);
+            note_erased(state, &erased);
         }
         i = i.saturating_add(done);
     }
 }
 
-/// Ends an entry that was taken out of the table. Does not sleep.
-fn dispose(state: &State, descriptor: Descriptor) {
-    let (representation, len) = match descriptor.unpack() {
-        Entry::Fill { .. } => (Representation::Fill, 0),
-        Entry::Ref { .. } => (Representation::Ref, 0),
-        Entry::Payload { handle, .. } => {
-            let handle = Handle::from_raw(handle);
-            let mut header = [0; codec::HEADER_LEN];
-            // SAFETY: The handle came out of the table, where live ones of payloads are, and we are
-            // its only owner; every payload has a header. Freed after its last use.
-            let header = unsafe {
-                let header = state
-                    .pool
-                    .read(handle, codec::HEADER_LEN, &mut header, codec::header);
-                state.pool.remove(handle);
-                header
-            };
-            match header {
-                Ok(header) => (header.representation, header.len.into()),
-                // Counted as what it was not; the pool is corrupt, and every load of it says so.
-                Err(_) => (Representation::Zstd, 0),
-            }
-        }
-    };
+/// Counts the end of an entry, all of which is gone.
+fn note_erased(state: &State, erased: &Erased) {
+    state.counters.erased(erased.representation, erased.bytes);
     let rcu = rcu::read_lock();
-    state.counters.erased(representation, len);
-    if let Some(sandbox) = state.sandboxes.get(descriptor.owner().index(), &rcu) {
-        sandbox.counters.erased(representation, len);
+    if let Some(sandbox) = state.sandboxes.get(erased.owner.index(), &rcu) {
+        sandbox.counters.erased(erased.representation, erased.bytes);
         // Last: from now on the sandbox may be reaped.
         sandbox.entries.sub(1);
     }
@@ -153,21 +265,21 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
     // First: it runs through our own invalidate hook, which is there whenever ours of store is. So
     // this erases zswap's entries and ours; whatever comes now is newer.
     for i in 0..folio.pages() {
-        host_invalidate(folio.slot().offset_by(i), inflight);
+        host_invalidate(folio.raw_slot(i), inflight);
     }
-    let owner = {
-        let rcu = rcu::read_lock();
-        // SAFETY: `folio.memcg()` is valid as long as the guard.
-        unsafe { state.registry.owner_of_memcg(folio.memcg(&rcu), &rcu) }
-    };
-    let sandbox =
-        owner.and_then(|owner| Some((owner, state.sandboxes.get(owner.index(), inflight)?)));
-    let Some((owner, sandbox)) = sandbox else {
+    let found = find_payer(state, folio).and_then(|(owner, payer)| {
+        Some((owner, state.sandboxes.get(owner.index(), inflight)?, payer))
+    });
+    let Some((owner, sandbox, payer)) = found else {
         state.counters.declined(Decline::Detached, folio.pages());
         return false;
     };
+    let site = Site {
+        payer: Some(&payer),
+        ..Site::new(state)
+    };
     for i in 0..folio.pages() {
-        if let Err(why) = store_page(state, owner, sandbox, folio, i) {
+        if let Err(why) = store_page(&site, owner, sandbox, folio, i) {
             // All or nothing: the pages before this one.
             erase_all(state, folio);
             state.counters.declined(why, folio.pages());
@@ -179,17 +291,48 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
     true
 }
 
+/// A reference to the memory cgroup of a sandbox, which pays for its arena.
+///
+/// # Invariants
+///
+/// The value owns the reference.
+struct MemoryCgroup(*mut bindings::mem_cgroup);
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the reference is ours, and it ends here.
+        unsafe { bindings::agentzip_memcg_put(self.0) };
+    }
+}
+
+/// The sandbox that a folio belongs to. The folio lock does not keep its memory cgroup: when that is
+/// removed, the folio passes to the parent.
+fn find_payer(state: &State, folio: &Folio) -> Option<(Owner, MemoryCgroup)> {
+    let rcu = rcu::read_lock();
+    // SAFETY: `folio.memcg()` is valid as long as the guard.
+    let (owner, memcg) = unsafe { state.registry.owner_of_memcg(folio.memcg(&rcu), &rcu) }?;
+    // SAFETY: As above.
+    if !unsafe { bindings::agentzip_memcg_tryget(memcg) } {
+        return None;
+    }
+    // INVARIANT: Just taken.
+    Some((owner, MemoryCgroup(memcg)))
+}
+
 fn store_page(
-    state: &State,
+    site: &Site<'_>,
     owner: Owner,
     sandbox: &Sandbox,
     folio: &Folio,
     i: usize,
 ) -> Result<(), Decline> {
+    let state = site.state;
     if !state.accepts_stores() {
         return Err(Decline::Detached);
     }
+    let slot = folio.slot(i).ok_or(Decline::Full)?;
     let mut scratch = state.scratch.lock().ok_or(Decline::NoMemory)?;
+    let scratch = &mut *scratch;
     let start = Instant::<Monotonic>::now();
     // SAFETY: Page `i` of a folio that our caller keeps; the scratch is elsewhere. Somebody may
     // write the page meanwhile: see "Bytes" above.
@@ -201,153 +344,55 @@ fn store_page(
         )
     };
     let index = folio.index().wrapping_add(i as u64);
-    let (encoded, template_backed) = encode(sandbox, index, &mut scratch);
+    let buffers = &mut *scratch.buffers;
+    site.full.set(false);
+    // Before the entry can be seen, so that an erase never comes first.
+    sandbox.entries.add(1);
+    let stored = engine::store(
+        site,
+        &state.policy(),
+        owner,
+        slot,
+        index,
+        &buffers.page,
+        &mut buffers.work,
+        &mut scratch.zstd,
+    );
     let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
     state.counters.encode_ns.add(ns);
     sandbox.counters.encode_ns.add(ns);
+    match stored {
+        Ok(stored) => {
+            note_stored(state, sandbox, &stored);
+            let representation = Some(stored.representation);
+            trace_store(sandbox, folio, i, representation, stored.bytes, ns);
+            Ok(())
+        }
+        Err(refusal) => {
+            sandbox.entries.sub(1);
+            Err(match refusal {
+                Refusal::Incompressible => Decline::Incompressible,
+                Refusal::NoMemory if site.full.get() => Decline::Full,
+                Refusal::NoMemory => Decline::NoMemory,
+            })
+        }
+    }
+}
 
-    let encoded = encoded.ok_or(Decline::Incompressible)?;
-    let slot = folio.slot().offset_by(i);
-    let (representation, len) = insert(state, owner, sandbox, slot, encoded, &mut scratch)?;
-    drop(scratch);
-
+/// Counts a store and what it changed elsewhere.
+fn note_stored(state: &State, sandbox: &Sandbox, stored: &Stored) {
     for counters in [&state.counters, &sandbox.counters] {
-        counters.stored(representation, len);
-        if template_backed {
+        counters.stored(stored.representation, stored.bytes);
+        if stored.template_backed {
             counters.template_backed.add(1);
         }
     }
-    trace_store(sandbox, folio, i, Some(representation), len, ns);
-    Ok(())
-}
-
-/// Encodes the page in the scratch. Also says whether the template has its index.
-fn encode(sandbox: &Sandbox, index: u64, scratch: &mut Scratch) -> (Option<Encoded>, bool) {
-    let candidates = sandbox.template.pages.candidates(index);
-    let rcu = rcu::read_lock();
-    const NONE: Page = [0; PAGE_SIZE];
-    let mut bases = [Base {
-        ordinal: 0,
-        page: &NONE,
-    }; MAX_CANDIDATES];
-    let mut count = 0;
-    for (base, &ordinal) in bases.iter_mut().zip(candidates.as_slice()) {
-        if let Some(page) = sandbox.template.pages.page(ordinal, &rcu) {
-            *base = Base { ordinal, page };
-            count += 1;
-        }
-    }
-    let buffers = &mut *scratch.buffers;
-    let encoded = codec::encode(
-        &buffers.page,
-        bases.get(..count).unwrap_or_default(),
-        &zsmalloc_cost,
-        MAX_COST,
-        &mut buffers.codec,
-        &mut scratch.zstd,
-        &mut buffers.payload,
-    );
-    (encoded, !candidates.is_empty())
-}
-
-/// Makes the entry of a slot out of an encoded page. The payload is in the scratch.
-fn insert(
-    state: &State,
-    owner: Owner,
-    sandbox: &Sandbox,
-    slot: Slot,
-    encoded: Encoded,
-    scratch: &mut Scratch,
-) -> Result<(Representation, usize), Decline> {
-    let buffers = &mut *scratch.buffers;
-    let crc_mask = (1u32 << REF_CRC_BITS) - 1;
-    let (small, representation, len) = match encoded {
-        Encoded::Fill(word) => match Descriptor::pack(Entry::Fill { owner, word }) {
-            Some(descriptor) => (Some(descriptor), Representation::Fill, 0),
-            None => {
-                let len =
-                    codec::encode_fill(&buffers.page, &mut scratch.zstd, &mut buffers.payload)
-                        .ok_or(Decline::Incompressible)?;
-                (None, Representation::Fill, len)
-            }
-        },
-        Encoded::Ref { ordinal, crc } => {
-            let crc = crc & crc_mask;
-            let entry = Entry::Ref {
-                owner,
-                ordinal,
-                crc,
-            };
-            let descriptor = Descriptor::pack(entry).ok_or(Decline::Incompressible)?;
-            (Some(descriptor), Representation::Ref, 0)
-        }
-        Encoded::Payload {
-            representation,
-            len,
-        } => (None, representation, len),
-    };
-    let descriptor = match small {
-        Some(descriptor) => descriptor,
-        None => {
-            let payload = buffers.payload.get(..len).ok_or(Decline::Incompressible)?;
-            let handle = state.pool.insert(payload).map_err(|_| Decline::NoMemory)?;
-            let entry = Entry::Payload {
-                owner,
-                handle: handle.into_raw(),
-            };
-            match Descriptor::pack(entry) {
-                Some(descriptor) => descriptor,
-                None => {
-                    // SAFETY: In no slot and without readers: we just made it.
-                    unsafe { state.pool.remove(handle) };
-                    return Err(Decline::NoMemory);
-                }
-            }
-        }
-    };
-    // Before the entry can be seen, so that an erase never comes first.
-    sandbox.entries.add(1);
-    match state.table.replace(slot, descriptor) {
-        Ok(old) => {
-            if let Some(old) = old {
-                dispose(state, old);
-            }
-            Ok((representation, len))
-        }
-        Err(_) => {
-            if let Entry::Payload { handle, .. } = descriptor.unpack() {
-                // SAFETY: In no slot and without readers: the table refused it.
-                unsafe { state.pool.remove(Handle::from_raw(handle)) };
-            }
-            sandbox.entries.sub(1);
-            Err(Decline::NoMemory)
-        }
+    if let Some(erased) = &stored.replaced {
+        note_erased(state, erased);
     }
 }
 
 // ---- load ----
-
-/// Why a load failed.
-enum LoadError {
-    /// The entry, its sandbox or its payload is not there: cannot happen.
-    Missing,
-    Decode(DecodeError),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("its entry vanished"),
-            Self::Decode(error) => core::fmt::Display::fmt(error, f),
-        }
-    }
-}
-
-impl From<DecodeError> for LoadError {
-    fn from(error: DecodeError) -> Self {
-        Self::Decode(error)
-    }
-}
 
 /// Loads a folio of which we hold a slot. Unlocks it in every case; uptodate when it succeeds.
 ///
@@ -361,27 +406,18 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
             pr_warn!("load: large folio from a synchronous swap device refused; write Y, then N to /sys/module/zswap/parameters/enabled\n");
         }
         state.counters.load_errors.add(1);
-        folio.finish_load(false);
+        folio.finish_load(LoadEnd::Failed);
         return Err(EINVAL);
     }
-    let slot = folio.slot();
-    let scratch = state.scratch.lock();
     let start = Instant::<Monotonic>::now();
-    let descriptor = state.table.get(slot);
-    let sandbox = descriptor.and_then(|d| state.sandboxes.get(d.owner().index(), inflight));
-    let result = match (descriptor, sandbox, scratch) {
-        (Some(descriptor), Some(sandbox), Some(mut scratch)) => {
-            decode(state, descriptor, sandbox, &folio, &mut scratch)
-        }
-        _ => Err(LoadError::Missing),
-    };
+    let (owner, result) = decode(state, &folio);
     let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
-    let success = result.is_ok();
+    let sandbox = owner.and_then(|owner| state.sandboxes.get(owner.index(), inflight));
     for counters in [Some(&state.counters), sandbox.map(|s| &s.counters)]
         .into_iter()
         .flatten()
     {
-        if success {
+        if result.is_ok() {
             counters.loads.add(1);
             counters.decode_ns.add(ns);
         } else {
@@ -389,89 +425,182 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
         }
     }
     let cgroup_id = sandbox.map_or(0, |s| s.cgroup_id);
-    let (representation, len) = match &result {
-        Ok((representation, len)) => (*representation as c_int, *len as c_uint),
-        Err(_) => (-1, 0),
+    let slot = folio.raw_slot(0).0;
+    let (representation, bytes, errno) = match &result {
+        Ok(loaded) => (loaded.representation as c_int, loaded.bytes as c_uint, 0),
+        Err(_) => (-1, 0, EIO.to_errno()),
     };
-    let errno = if success { 0 } else { EIO.to_errno() };
     // SAFETY: A tracepoint takes any values.
-    unsafe { bindings::agentzip_trace_load(cgroup_id, slot.0, representation, len, errno, ns) };
+    unsafe { bindings::agentzip_trace_load(cgroup_id, slot, representation, bytes, errno, ns) };
     if let Err(error) = &result {
         // Loud, but a page that is touched again and again must not flood the log.
         let errors = state.counters.load_errors.get();
         if errors.is_power_of_two() {
             pr_err!(
                 "load: slot {:#x} of cgroup {}: {}; the page is lost (EIO); {} such loads so far\n",
-                slot.0,
+                slot,
                 cgroup_id,
-                error,
+                Shown(error),
                 errors
             );
         }
     }
-    folio.finish_load(success);
+    let end = match (&result, folio.slot(0)) {
+        (Err(_), _) => LoadEnd::Failed,
+        (Ok(_), Some(slot)) if is_tight(state, sandbox) => {
+            // The folio is locked: nobody loads or stores the slot until it is dirty.
+            erase(state, slot);
+            for counters in [Some(&state.counters), sandbox.map(|s| &s.counters)] {
+                counters.into_iter().for_each(|c| c.dropped.add(1));
+            }
+            LoadEnd::Dropped
+        }
+        (Ok(_), _) => LoadEnd::Kept,
+    };
+    folio.finish_load(end);
     result.map(|_| ()).map_err(|_| EIO)
 }
 
-/// Decodes an entry into its folio. Allocates nothing.
-fn decode(
-    state: &State,
-    descriptor: Descriptor,
-    sandbox: &Sandbox,
-    folio: &Folio,
-    scratch: &mut Scratch,
-) -> Result<(Representation, usize), LoadError> {
+/// Whether so little is left of a bound that a page which is back in memory is better not kept twice.
+fn is_tight(state: &State, sandbox: Option<&Sandbox>) -> bool {
+    state.max_bytes.is_near(pages::bytes())
+        || sandbox.is_some_and(|sandbox| {
+            sandbox.max_bytes.get() != Limit::NONE
+                && sandbox.max_bytes.is_near(sandbox.arena_bytes())
+        })
+}
+
+/// An error of the store policy, which knows only the core library's formatting.
+struct Shown<'a>(&'a LoadError);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        core::fmt::Display::fmt(self.0, f)
+    }
+}
+
+/// Decodes the entry of a folio's slot into it. Allocates nothing. Also returns whose entry it was.
+fn decode(state: &State, folio: &Folio) -> (Option<Owner>, Result<Loaded, LoadError>) {
+    let Some(slot) = folio.slot(0) else {
+        return (None, Err(LoadError::Empty));
+    };
+    let owner = state.table.entry(slot, |descriptor| descriptor.owner());
+    let Some(mut scratch) = state.scratch.lock() else {
+        return (owner, Err(LoadError::Missing));
+    };
+    let scratch = &mut *scratch;
     // SAFETY: By the invariants of `Folio` the page is ours alone until the load ends.
     let out = unsafe { &mut *folio.address(0) };
-    match descriptor.unpack() {
-        Entry::Fill { word, .. } => {
-            codec::decode_fill(word, out);
-            Ok((Representation::Fill, 0))
-        }
-        Entry::Ref { ordinal, crc, .. } => {
-            let rcu = rcu::read_lock();
-            let base = sandbox
-                .template
-                .pages
-                .page(ordinal, &rcu)
-                .ok_or(DecodeError::NoBase)?;
-            codec::decode_ref(base, crc, REF_CRC_BITS, &mut scratch.zstd, out)?;
-            Ok((Representation::Ref, 0))
-        }
-        Entry::Payload { handle, .. } => {
-            let handle = Handle::from_raw(handle);
-            let buffers = &mut *scratch.buffers;
-            // SAFETY: The folio lock keeps the slot, and with it the payload, alive.
-            let header = unsafe {
-                state.pool.read(
-                    handle,
-                    codec::HEADER_LEN,
-                    &mut buffers.payload,
-                    codec::header,
-                )
-            }?;
-            let len = usize::from(header.len);
-            let rcu = rcu::read_lock();
-            let codec = &mut buffers.codec;
-            let zstd = &mut scratch.zstd;
-            // SAFETY: As above. The payload has the length that `store_page()` wrote into its header,
-            // whose check byte just passed.
-            let representation = unsafe {
-                state
-                    .pool
-                    .read(handle, len, &mut buffers.payload, |payload| {
-                        codec::decode(
-                            payload,
-                            |ordinal| sandbox.template.pages.page(ordinal, &rcu),
-                            codec,
-                            zstd,
-                            out,
-                        )
-                    })
-            }?;
-            Ok((representation, len))
+    let work = &mut scratch.buffers.work;
+    let result = engine::load(&Site::new(state), slot, work, &mut scratch.zstd, out);
+    (owner, result)
+}
+
+/// Reference pages that compaction looks at in one go.
+const COMPACT_BATCH: u32 = 64;
+
+/// Leaves of the slot table that a round of compaction walks: some milliseconds.
+const COMPACT_LEAVES: usize = 128;
+
+/// Where the walk of a compaction is. Kept by the control lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk {
+    swap_type: u32,
+    offset: u64,
+}
+
+/// Calls `f` with every sandbox and its owner. The caller holds the control lock.
+fn for_each_sandbox(state: &State, mut f: impl FnMut(Owner, &Sandbox)) {
+    for id in 0..state.sandboxes.capacity() {
+        let owner = u16::try_from(id).ok().and_then(Owner::new);
+        if let (Some(owner), Some(sandbox)) = (owner, state.sandboxes.share(id)) {
+            f(owner, &sandbox);
         }
     }
+}
+
+/// Moves payloads out of pages that hold little, and gives those back: the next part of it.
+///
+/// Called by the worker, which holds the control lock. A compaction marks pages of all arenas that it
+/// pays for, walks the whole table, in as many rounds as it takes, and ends.
+pub(crate) fn compact(state: &State, walk: &mut Option<Walk>) {
+    let site = Site::new(state);
+    for_each_sandbox(state, |owner, _| compact_group(&site, owner));
+    let Some(mut at) = walk.take().or_else(|| begin_compaction(state)) else {
+        return;
+    };
+    for _ in 0..COMPACT_LEAVES {
+        let next = state.table.walk(at.swap_type, at.offset, |slot| {
+            engine::compact_entry(&site, slot);
+        });
+        match next {
+            Some(offset) => at.offset = offset,
+            None => {
+                at = Walk {
+                    swap_type: at.swap_type + 1,
+                    offset: 0,
+                }
+            }
+        }
+        if at.swap_type >= MAX_SWAP_TYPES {
+            end_compaction(state);
+            return;
+        }
+    }
+    *walk = Some(at);
+}
+
+/// Marks pages of every arena that compaction pays for. `None` when there are none.
+fn begin_compaction(state: &State) -> Option<Walk> {
+    let mut any = false;
+    for_each_sandbox(state, |_, sandbox| {
+        if !sandbox.arena.lock().is_sparse() {
+            return;
+        }
+        // First: a relocation must not overlook what is marked.
+        sandbox.compacting.store(1, Relaxed);
+        let mut marked = false;
+        while sandbox.arena.lock().begin_compaction() {
+            marked = true;
+        }
+        if marked {
+            any = true;
+        } else {
+            end_of(sandbox);
+        }
+    });
+    any.then_some(Walk {
+        swap_type: 0,
+        offset: 0,
+    })
+}
+
+fn end_compaction(state: &State) {
+    for_each_sandbox(state, |_, sandbox| {
+        if sandbox.compacting.load(Relaxed) != 0 {
+            end_of(sandbox);
+        }
+    });
+}
+
+fn end_of(sandbox: &Sandbox) {
+    while sandbox.arena.lock().end_compaction() {}
+    sandbox.compacting.store(0, Relaxed);
+}
+
+fn compact_group(site: &Site<'_>, owner: Owner) {
+    let begun = site.group(owner, |group| {
+        group.arena.is_sparse() && group.arena.begin_compaction()
+    });
+    if begun != Some(true) {
+        return;
+    }
+    while site.group(owner, |group| group.arena.begin_compaction()) == Some(true) {}
+    let mut next = Some(0);
+    while let Some(first) = next {
+        next = engine::compact_group(site, owner, first, COMPACT_BATCH);
+    }
+    while site.group(owner, |group| group.arena.end_compaction()) == Some(true) {}
 }
 
 fn trace_store(
@@ -479,17 +608,17 @@ fn trace_store(
     folio: &Folio,
     i: usize,
     representation: Option<Representation>,
-    len: usize,
+    bytes: usize,
     ns: u64,
 ) {
     // SAFETY: A tracepoint takes any values.
     unsafe {
         bindings::agentzip_trace_store(
             sandbox.cgroup_id,
-            folio.slot().offset_by(i).0,
+            folio.raw_slot(i).0,
             folio.index().wrapping_add(i as u64),
             representation.map_or(-1, |r| r as c_int),
-            len as c_uint,
+            bytes as c_uint,
             ns,
         )
     };

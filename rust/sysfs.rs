@@ -2,24 +2,25 @@
 
 //! What the files below /sys/kernel/agentzip say (ffi/sysfs.c makes them).
 //!
-//! Showing runs under RCU and takes no lock: removing a directory, under the control lock, waits
-//! for readers of its files.
+//! Showing runs under RCU and takes no lock but those of arenas and groups: removing a directory,
+//! under the control lock, waits for readers of its files.
 
 use core::fmt::Write;
 
 use kernel::prelude::*;
 use kernel::str::CString;
-use kernel::sync::atomic::{Acquire, Release};
+use kernel::sync::atomic::{Acquire, Relaxed, Release};
 use kernel::sync::rcu;
 
 use crate::bindings;
 use crate::bindings::agentzip_attr::{self as attr, Type as Attr};
 use crate::bindings::agentzip_node_kind::{self as node_kind, Type as Kind};
 use crate::control;
+use crate::pages::Limit;
 use crate::sandbox::Sandbox;
 use crate::state::{self, State};
 use crate::template::Template;
-use crate::uapi::{self, Name, PageStats, Phase};
+use crate::uapi::{self, Name, PageStats, Phase, Signature};
 
 /// A directory of a sandbox or a template.
 ///
@@ -106,10 +107,28 @@ impl Write for Output<'_> {
 enum Value<'a> {
     Number(u64),
     Text(&'a str),
+    Signature(&'a Signature),
 }
 
 fn text(name: &Name) -> Value<'_> {
     Value::Text(uapi::name_as_str(name).unwrap_or("?"))
+}
+
+/// The word that stands for no bound, as in the files of memory cgroups.
+const UNLIMITED: &str = "max";
+
+fn limit(limit: &Limit) -> Value<'static> {
+    match limit.get() {
+        Limit::NONE => Value::Text(UNLIMITED),
+        bytes => Value::Number(bytes),
+    }
+}
+
+fn parse_limit(input: &str) -> Result<u64> {
+    if input == UNLIMITED {
+        return Ok(Limit::NONE);
+    }
+    input.parse().map_err(|_| EINVAL)
 }
 
 /// Position of `attr` in a run of attributes that begins with `first`.
@@ -125,9 +144,12 @@ fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
         attr::AGENTZIP_ATTR_erased => stats.erased,
         attr::AGENTZIP_ATTR_declined_incompressible => stats.declined_incompressible,
         attr::AGENTZIP_ATTR_declined_nomem => stats.declined_nomem,
+        attr::AGENTZIP_ATTR_declined_full => stats.declined_full,
         attr::AGENTZIP_ATTR_declined_detached => stats.declined_detached,
         attr::AGENTZIP_ATTR_load_errors => stats.load_errors,
         attr::AGENTZIP_ATTR_template_backed => stats.template_backed,
+        attr::AGENTZIP_ATTR_promoted => stats.promoted,
+        attr::AGENTZIP_ATTR_dropped => stats.dropped,
         attr::AGENTZIP_ATTR_encode_ns => stats.encode_ns,
         attr::AGENTZIP_ATTR_decode_ns => stats.decode_ns,
         _ => {
@@ -144,8 +166,9 @@ fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
 
 fn memory_value(stats: &uapi::MemoryStats, attr: Attr) -> Option<u64> {
     Some(match attr {
-        attr::AGENTZIP_ATTR_memory_pool => stats.pool,
-        attr::AGENTZIP_ATTR_memory_handles => stats.handles,
+        attr::AGENTZIP_ATTR_memory_arenas => stats.arenas,
+        attr::AGENTZIP_ATTR_memory_references => stats.references,
+        attr::AGENTZIP_ATTR_memory_sketches => stats.sketches,
         attr::AGENTZIP_ATTR_memory_table => stats.table,
         attr::AGENTZIP_ATTR_memory_template_pages => stats.template_pages,
         attr::AGENTZIP_ATTR_memory_template_index => stats.template_index,
@@ -162,6 +185,8 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         attr::AGENTZIP_ATTR_armed => state.armed.load(Acquire).into(),
         attr::AGENTZIP_ATTR_draining => state.draining.load(Acquire).into(),
         attr::AGENTZIP_ATTR_enabled => state.enabled.load(Acquire).into(),
+        attr::AGENTZIP_ATTR_max_distance => state.max_distance.load(Relaxed).into(),
+        attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
         _ => return None,
     }))
 }
@@ -175,13 +200,19 @@ fn stats_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         .map(Value::Number)
 }
 
-fn sandbox_value(sandbox: &Sandbox, attr: Attr) -> Option<Value<'_>> {
+fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Option<Value<'a>> {
     Some(match attr {
         attr::AGENTZIP_ATTR_phase => Value::Text(sandbox.phase().name()),
         attr::AGENTZIP_ATTR_template => text(&sandbox.template.name),
-        attr::AGENTZIP_ATTR_group => text(&sandbox.group),
-        attr::AGENTZIP_ATTR_domain => text(&sandbox.domain),
+        attr::AGENTZIP_ATTR_group => text(&sandbox.group.name),
+        attr::AGENTZIP_ATTR_domain => text(&sandbox.group.domain),
+        attr::AGENTZIP_ATTR_max_bytes => limit(&sandbox.max_bytes),
+        attr::AGENTZIP_ATTR_arena_bytes => Value::Number(sandbox.arena_bytes()),
+        attr::AGENTZIP_ATTR_group_references => Value::Number(sandbox.group.references()),
+        attr::AGENTZIP_ATTR_group_reference_bytes => Value::Number(sandbox.group.bytes().0),
+        attr::AGENTZIP_ATTR_group_sketch_bytes => Value::Number(sandbox.group.bytes().1),
         attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
+        attr::AGENTZIP_ATTR_ranges => Value::Number(sandbox.ranges.len(rcu)),
         attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
         _ => Value::Number(page_value(&sandbox.counters.snapshot(), attr)?),
     })
@@ -195,9 +226,13 @@ fn template_value<'a>(
 ) -> Option<Value<'a>> {
     Some(match attr {
         attr::AGENTZIP_ATTR_domain => text(&template.domain),
+        attr::AGENTZIP_ATTR_source => Value::Text(template.pages.source.name()),
+        attr::AGENTZIP_ATTR_signature => Value::Signature(&template.signature),
         attr::AGENTZIP_ATTR_pages_referenced => Value::Number(template.pages.referenced()),
         attr::AGENTZIP_ATTR_pages_copied => Value::Number(template.pages.copied()),
         attr::AGENTZIP_ATTR_pages_skipped => Value::Number(template.pages.skipped),
+        attr::AGENTZIP_ATTR_pages_indexed => Value::Number(template.content.done()),
+        attr::AGENTZIP_ATTR_sketch_bytes => Value::Number(template.content.bytes()),
         attr::AGENTZIP_ATTR_users => Value::Number(control::template_users(state, id)),
         attr::AGENTZIP_ATTR_index_bytes => Value::Number(template.pages.index_bytes()),
         attr::AGENTZIP_ATTR_page_bytes => Value::Number(template.pages.page_bytes()),
@@ -212,7 +247,7 @@ fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
         node_kind::AGENTZIP_NODE_ROOT => root_value(state, attr),
         node_kind::AGENTZIP_NODE_STATS => stats_value(state, attr),
         node_kind::AGENTZIP_NODE_SANDBOX => {
-            sandbox_value(state.sandboxes.get(id, &rcu).ok_or(ENODEV)?, attr)
+            sandbox_value(state.sandboxes.get(id, &rcu).ok_or(ENODEV)?, attr, &rcu)
         }
         node_kind::AGENTZIP_NODE_TEMPLATE => {
             let template = state.templates.get(id, &rcu).ok_or(ENODEV)?;
@@ -224,6 +259,11 @@ fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
     match value.ok_or(EINVAL)? {
         Value::Number(number) => writeln!(output, "{number}"),
         Value::Text(text) => writeln!(output, "{text}"),
+        Value::Signature(bytes) if bytes.iter().all(|&b| b == 0) => writeln!(output, "none"),
+        Value::Signature(bytes) => bytes
+            .iter()
+            .try_for_each(|byte| write!(output, "{byte:02x}"))
+            .and_then(|()| writeln!(output)),
     }
     .map_err(|_| EOVERFLOW)?;
     Ok(output.len)
@@ -241,6 +281,20 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
                 _ => return Err(EINVAL),
             };
             state.enabled.store(on, Release);
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_max_distance) => {
+            let percent = input.parse().ok().filter(|percent| *percent <= 100);
+            state.max_distance.store(percent.ok_or(EINVAL)?, Relaxed);
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_max_bytes) => {
+            state.max_bytes.set(parse_limit(input)?);
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_max_bytes) => {
+            let sandbox = state.sandboxes.get(id, &rcu).ok_or(ENODEV)?;
+            sandbox.max_bytes.set(parse_limit(input)?);
             Ok(())
         }
         (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_phase) => {

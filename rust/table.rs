@@ -7,9 +7,9 @@
 //!
 //! # Locking
 //!
-//! One lock: the spinlock of a shard's XArray. It nests inside the swap cluster lock (invalidate runs
-//! under that one) and takes no lock itself but the slab's. Nothing is allocated under it in a way
-//! that could sleep.
+//! One lock: the spinlock of a shard's XArray, which is the lock of its slots. It nests inside the
+//! swap cluster lock (invalidate runs under that one); the locks of arenas and groups nest inside
+//! it, and the slab's. Nothing is allocated under it in a way that could sleep.
 //!
 //! Two operations on one slot race as follows:
 //!
@@ -19,49 +19,44 @@
 //! * operations on other slots of the same leaf: the shard lock.
 //!
 //! So whoever gets a descriptor out of the table by [`SlotTable::replace`] or [`SlotTable::erase`]
-//! is its only owner, and a load may use what [`SlotTable::get`] returned until it unlocks the
-//! folio.
+//! is its only owner. Promotion and compaction hold no folio: they look and change in one hold of
+//! the shard lock ([`SlotTable::entry`]), and a load reads the payload in the hold in which it reads
+//! the descriptor. The engine's text has all pairs.
 
-use kernel::alloc::flags::{__GFP_NOWARN, __GFP_ZERO, GFP_KERNEL, GFP_NOWAIT};
+use kernel::alloc::flags::{GFP_KERNEL, GFP_NOWAIT, __GFP_NOWARN, __GFP_ZERO};
 use kernel::alloc::{AllocError, KBox, KVec};
 use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::xarray::{AllocKind, XArray};
 
-use crate::bindings;
 use crate::counters::Counter;
-use crate::store_policy::{locate, Descriptor, Leaf, SlotAddress, SLOTS};
+use crate::store_policy::{locate, Descriptor, Leaf, Slot, SlotAddress, MAX_SWAP_TYPES, SLOTS};
 
 /// Number of XArrays. A power of two.
 const SHARDS: usize = 64;
-
-/// A swap slot: the value of a `swp_entry_t`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot(pub(crate) usize);
-
-impl Slot {
-    /// The slot `n` after this one on the same device.
-    pub(crate) fn offset_by(self, n: usize) -> Self {
-        // The offset is in the low bits.
-        Self(self.0.wrapping_add(n))
-    }
-
-    fn address(self) -> SlotAddress {
-        // SAFETY: Pure arithmetic on the value of a swap entry.
-        let (swap_type, offset) = unsafe {
-            (
-                bindings::agentzip_slot_type(self.0),
-                bindings::agentzip_slot_offset(self.0),
-            )
-        };
-        locate(swap_type, offset as u64)
-    }
-}
 
 /// The table.
 pub(crate) struct SlotTable {
     shards: KVec<Pin<KBox<XArray<KBox<Leaf>>>>>,
     entries: Counter,
     leaves: Counter,
+    /// By swap type, one more than the highest offset that a leaf was made for.
+    ends: [Atomic<u64>; MAX_SWAP_TYPES as usize],
+}
+
+fn address(slot: Slot) -> SlotAddress {
+    locate(slot.swap_type(), slot.offset())
+}
+
+/// Makes `value` at least `least`.
+fn raise(value: &Atomic<u64>, least: u64) {
+    let mut old = value.load(Relaxed);
+    while old < least {
+        match value.cmpxchg(old, least, Relaxed) {
+            Ok(_) => return,
+            Err(now) => old = now,
+        }
+    }
 }
 
 fn new_leaf() -> Result<KBox<Leaf>, AllocError> {
@@ -85,6 +80,7 @@ impl SlotTable {
             shards,
             entries: Counter::new(),
             leaves: Counter::new(),
+            ends: [const { Atomic::new(0) }; MAX_SWAP_TYPES as usize],
         })
     }
 
@@ -116,13 +112,40 @@ impl SlotTable {
         self.leaves.get() * (size_of::<Leaf>() as u64 + 576 / 64)
     }
 
-    /// The descriptor of a slot. Does not sleep.
-    pub(crate) fn get(&self, slot: Slot) -> Option<Descriptor> {
-        let address = slot.address();
-        let guard = self.shard(&address)?.lock();
-        guard
-            .get(Self::key(&address))
-            .and_then(|leaf| leaf.get(address.index))
+    /// Whether a slot has a descriptor. Does not sleep.
+    pub(crate) fn has(&self, slot: Slot) -> bool {
+        self.entry(slot, |_| ()).is_some()
+    }
+
+    /// Calls `f` with the descriptor of a slot, under the lock of the slot; what `f` leaves there
+    /// stays. `None` when the slot has none. Neither sleeps nor allocates, nor may `f`.
+    pub(crate) fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
+        let address = address(slot);
+        let mut guard = self.shard(&address)?.lock();
+        guard.get_mut(Self::key(&address))?.update(address.index, f)
+    }
+
+    /// Calls `f` with the [`SLOTS`] slots around the one at `offset` of a swap type, if one of them may have
+    /// a descriptor. Returns the offset to go on with, `None` after the last leaf.
+    pub(crate) fn walk(&self, swap_type: u32, offset: u64, mut f: impl FnMut(Slot)) -> Option<u64> {
+        let end = self.ends.get(swap_type as usize)?.load(Relaxed);
+        if offset >= end {
+            return None;
+        }
+        let first = offset - offset % SLOTS as u64;
+        let leaf = locate(swap_type, first);
+        let has_leaf = self
+            .shard(&leaf)
+            .is_some_and(|shard| shard.lock().get(Self::key(&leaf)).is_some());
+        for n in 0..SLOTS as u64 {
+            if !has_leaf {
+                break;
+            }
+            if let Some(slot) = Slot::new(swap_type, first.saturating_add(n)) {
+                f(slot);
+            }
+        }
+        Some(first.saturating_add(SLOTS as u64))
     }
 
     /// Takes the descriptor of a slot out. Does not sleep, does not allocate.
@@ -134,7 +157,7 @@ impl SlotTable {
     /// only. Also returns how many slots are done with, at least 1. Does not sleep, does not
     /// allocate.
     pub(crate) fn erase_first(&self, first: Slot, count: usize) -> (usize, Option<Descriptor>) {
-        let address = first.address();
+        let address = address(first);
         let here = SLOTS.saturating_sub(address.index).clamp(1, count.max(1));
         let Some(shard) = self.shard(&address) else {
             return (here, None);
@@ -170,7 +193,7 @@ impl SlotTable {
         slot: Slot,
         new: Descriptor,
     ) -> Result<Option<Descriptor>, AllocError> {
-        let address = slot.address();
+        let address = address(slot);
         let key = Self::key(&address);
         let shard = self.shard(&address).ok_or(AllocError)?;
         let mut spare = None;
@@ -197,6 +220,9 @@ impl SlotTable {
             drop(guard);
             self.leaves.add(1);
             self.entries.add(1);
+            if let Some(end) = self.ends.get(slot.swap_type() as usize) {
+                raise(end, slot.offset().saturating_add(1));
+            }
             return Ok(None);
         }
     }

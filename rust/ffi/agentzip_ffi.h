@@ -12,6 +12,7 @@
 
 #include <linux/types.h>
 
+struct file;
 struct folio;
 struct page;
 struct mem_cgroup;
@@ -57,6 +58,7 @@ unsigned long agentzip_folio_index(const struct folio *folio);
 unsigned long agentzip_folio_nr_pages(const struct folio *folio);
 void *agentzip_folio_page_address(struct folio *folio, unsigned long i);
 void agentzip_folio_loaded(struct folio *folio);
+void agentzip_folio_loaded_dirty(struct folio *folio);
 void agentzip_folio_failed(struct folio *folio);
 unsigned int agentzip_slot_type(unsigned long slot);
 unsigned long agentzip_slot_offset(unsigned long slot);
@@ -68,6 +70,13 @@ unsigned long agentzip_slot_offset(unsigned long slot);
 struct mem_cgroup *agentzip_folio_memcg(struct folio *folio);
 struct mem_cgroup *agentzip_memcg_parent(struct mem_cgroup *memcg);
 u64 agentzip_memcg_cgroup_id(struct mem_cgroup *memcg);
+
+/*
+ * Keep a memory cgroup that was found under RCU beyond it; false when it is
+ * about to be freed. The put may be called in any context.
+ */
+bool agentzip_memcg_tryget(struct mem_cgroup *memcg);
+void agentzip_memcg_put(struct mem_cgroup *memcg);
 
 /*
  * Id of the cgroup v2 directory behind a file descriptor of the current
@@ -83,17 +92,36 @@ bool agentzip_cgroup_exists(u64 id);
 
 void *agentzip_page_address(struct page *page);
 void agentzip_page_put(struct page *page);
-bool agentzip_page_unmapped(struct page *page);
+/* Only our reference keeps @page, or reclaim is about to take it away. */
+bool agentzip_page_orphaned(struct page *page);
 void agentzip_page_get(struct page *page);
 /* A copy of @page, off the LRU, charged to nobody; or NULL. May sleep. */
 struct page *agentzip_page_copy(struct page *page);
-unsigned long agentzip_direct_map_base(void);
+
+enum agentzip_page_need {
+	AGENTZIP_PAGE_FOR_RECLAIM,	/* at once; may use the reserves */
+	AGENTZIP_PAGE_OPTIONAL,		/* at once, if there is plenty */
+	AGENTZIP_PAGE_CAN_WAIT,		/* may sleep and reclaim */
+};
+
+/*
+ * A zeroed page of the store, charged to @memcg unless that is NULL. Returns
+ * its frame number, or 0 (which is no page that the allocator has).
+ */
+unsigned long agentzip_store_page_alloc(struct mem_cgroup *memcg,
+					enum agentzip_page_need need);
+/* Any context in which a spinlock may be taken. */
+void agentzip_store_page_free(unsigned long pfn);
+void *agentzip_store_page_address(unsigned long pfn);
+
+u64 agentzip_total_ram_bytes(void);
 unsigned int agentzip_nr_cpu_ids(void);
 
 /* ---- template_scan.c: which pages of a process a template can hold ---- */
 
 struct agentzip_scanned_page {
-	u64 index;		/* page index, as folio->index of a copy will be */
+	u64 index;		/* page index, as folio->index of a copy will be;
+				 * of a page of a file: its number there */
 	struct page *page;	/* one reference is the caller's */
 	u64 copied;		/* 0: kept by reference; 1: a private copy */
 };
@@ -113,6 +141,29 @@ int agentzip_template_scan(struct mm_struct *mm, unsigned long *addr,
  * mmput(). ERR_PTR(-ESRCH) when there is none.
  */
 struct mm_struct *agentzip_mm_of_pid(int pid);
+
+/* ---- template_file.c: which pages of a file a template can hold ---- */
+
+/*
+ * A file of our own for what is open as @fd in the current process; *@sealed is
+ * set when nobody can write it any more. ERR_PTR(-EBADF) when it is not open
+ * for reading, ERR_PTR(-EINVAL) when it is no regular file that can be read and
+ * positioned, or another error of opening it. May sleep.
+ */
+struct file *agentzip_template_file_open(int fd, bool *sealed);
+void agentzip_template_file_close(struct file *file);
+/* Its size in pages, the last of which may be a part of one. */
+u64 agentzip_template_file_pages(struct file *file);
+
+/*
+ * Scan pages *@index to @end, at most the file's size, at most @max pages into
+ * @out; advances *@index. Holes and pages of zeros are passed over. May sleep.
+ * Returns the number of pages written, or -ENOMEM, -EINTR, or an error of
+ * reading the file.
+ */
+int agentzip_template_file_scan(struct file *file, bool sealed, u64 *index,
+				u64 end, struct agentzip_scanned_page *out,
+				unsigned int max);
 
 /* ---- sysfs.c ---- */
 
@@ -134,6 +185,9 @@ enum agentzip_node_kind {
 	X(armed, 0444)				\
 	X(draining, 0444)			\
 	X(enabled, 0644)			\
+	X(max_distance, 0644)			\
+	/* root and sandboxes */		\
+	X(max_bytes, 0644)			\
 	/* stats and sandboxes */		\
 	X(entries, 0444)			\
 	X(stores, 0444)				\
@@ -141,9 +195,12 @@ enum agentzip_node_kind {
 	X(erased, 0444)				\
 	X(declined_incompressible, 0444)	\
 	X(declined_nomem, 0444)			\
+	X(declined_full, 0444)			\
 	X(declined_detached, 0444)		\
 	X(load_errors, 0444)			\
 	X(template_backed, 0444)		\
+	X(promoted, 0444)			\
+	X(dropped, 0444)			\
 	X(encode_ns, 0444)			\
 	X(decode_ns, 0444)			\
 	X(pages_fill, 0444)			\
@@ -151,14 +208,17 @@ enum agentzip_node_kind {
 	X(pages_delta, 0444)			\
 	X(pages_delta_zstd, 0444)		\
 	X(pages_zstd, 0444)			\
+	X(pages_prefix, 0444)			\
 	X(bytes_fill, 0444)			\
 	X(bytes_ref, 0444)			\
 	X(bytes_delta, 0444)			\
 	X(bytes_delta_zstd, 0444)		\
 	X(bytes_zstd, 0444)			\
+	X(bytes_prefix, 0444)			\
 	/* stats */				\
-	X(memory_pool, 0444)			\
-	X(memory_handles, 0444)			\
+	X(memory_arenas, 0444)			\
+	X(memory_references, 0444)		\
+	X(memory_sketches, 0444)		\
 	X(memory_table, 0444)			\
 	X(memory_template_pages, 0444)		\
 	X(memory_template_index, 0444)		\
@@ -172,10 +232,19 @@ enum agentzip_node_kind {
 	X(template, 0444)			\
 	X(group, 0444)				\
 	X(attached, 0444)			\
+	X(arena_bytes, 0444)			\
+	X(group_references, 0444)		\
+	X(group_reference_bytes, 0444)		\
+	X(group_sketch_bytes, 0444)		\
+	X(ranges, 0444)				\
 	/* templates */				\
+	X(source, 0444)				\
+	X(signature, 0444)			\
 	X(pages_referenced, 0444)		\
 	X(pages_copied, 0444)			\
 	X(pages_skipped, 0444)			\
+	X(pages_indexed, 0444)			\
+	X(sketch_bytes, 0444)			\
 	X(users, 0444)				\
 	X(index_bytes, 0444)			\
 	X(page_bytes, 0444)

@@ -8,6 +8,7 @@
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/pagemap.h>
+#include <linux/sched/mm.h>
 #include <linux/swap.h>
 #include <linux/swapops.h>
 
@@ -45,6 +46,16 @@ void agentzip_folio_loaded(struct folio *folio)
 	folio_unlock(folio);
 }
 
+/*
+ * The same, when the only copy of the contents is @folio from now on: dirty, so
+ * that reclaim writes it again.
+ */
+void agentzip_folio_loaded_dirty(struct folio *folio)
+{
+	folio_mark_dirty(folio);
+	agentzip_folio_loaded(folio);
+}
+
 /* End of a load that failed: not uptodate, so the reader gets SIGBUS. */
 void agentzip_folio_failed(struct folio *folio)
 {
@@ -78,6 +89,16 @@ struct mem_cgroup *agentzip_memcg_parent(struct mem_cgroup *memcg)
 u64 agentzip_memcg_cgroup_id(struct mem_cgroup *memcg)
 {
 	return cgroup_id(memcg->css.cgroup);
+}
+
+bool agentzip_memcg_tryget(struct mem_cgroup *memcg)
+{
+	return css_tryget(&memcg->css);
+}
+
+void agentzip_memcg_put(struct mem_cgroup *memcg)
+{
+	css_put(&memcg->css);
 }
 
 int agentzip_cgroup_ids(int fd, u64 *ids, int max)
@@ -130,20 +151,23 @@ void agentzip_page_put(struct page *page)
 }
 
 /*
- * No page table maps @page, and nobody is moving it right now: migration
- * unmaps and maps again under the folio lock. The caller holds a reference, so
- * a page that reclaim unmapped keeps its contents in the swap cache.
+ * An anonymous page that no page table maps, or a file page that left the page
+ * cache, as it does when the file goes. Nobody is moving it right now:
+ * migration unmaps and maps again, and truncation takes a page out of its file,
+ * under the folio lock. The caller holds a reference, so an anonymous page that
+ * reclaim unmapped keeps its contents in the swap cache.
  */
-bool agentzip_page_unmapped(struct page *page)
+bool agentzip_page_orphaned(struct page *page)
 {
 	struct folio *folio = page_folio(page);
-	bool unmapped;
+	bool orphaned;
 
 	if (folio_mapped(folio) || !folio_trylock(folio))
 		return false;
-	unmapped = !folio_mapped(folio);
+	orphaned = !folio_mapped(folio) &&
+		   (folio_test_anon(folio) || !folio->mapping);
 	folio_unlock(folio);
-	return unmapped;
+	return orphaned;
 }
 
 void agentzip_page_get(struct page *page)
@@ -163,11 +187,43 @@ struct page *agentzip_page_copy(struct page *page)
 	return copy;
 }
 
+/* ---- pages of the store ---- */
+
+unsigned long agentzip_store_page_alloc(struct mem_cgroup *memcg,
+					enum agentzip_page_need need)
+{
+	static const gfp_t flags[] = {
+		[AGENTZIP_PAGE_FOR_RECLAIM] = GFP_NOWAIT,
+		[AGENTZIP_PAGE_OPTIONAL] = GFP_NOWAIT | __GFP_NOMEMALLOC,
+		[AGENTZIP_PAGE_CAN_WAIT] = GFP_KERNEL,
+	};
+	gfp_t gfp = flags[need] | __GFP_NORETRY | __GFP_NOWARN | __GFP_ZERO;
+	struct mem_cgroup *old;
+	struct page *page;
+
+	if (memcg)
+		gfp |= __GFP_ACCOUNT;
+	old = set_active_memcg(memcg);
+	page = alloc_page(gfp);
+	set_active_memcg(old);
+	return page ? page_to_pfn(page) : 0;
+}
+
+void agentzip_store_page_free(unsigned long pfn)
+{
+	__free_page(pfn_to_page(pfn));
+}
+
+void *agentzip_store_page_address(unsigned long pfn)
+{
+	return __va(PFN_PHYS(pfn));
+}
+
 /* ---- machine ---- */
 
-unsigned long agentzip_direct_map_base(void)
+u64 agentzip_total_ram_bytes(void)
 {
-	return PAGE_OFFSET;
+	return (u64)totalram_pages() << PAGE_SHIFT;
 }
 
 unsigned int agentzip_nr_cpu_ids(void)

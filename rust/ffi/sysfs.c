@@ -38,30 +38,35 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 #define PAGE_ATTRS							\
 	A(entries), A(stores), A(loads), A(erased),			\
 	A(declined_incompressible), A(declined_nomem),			\
-	A(declined_detached), A(load_errors), A(template_backed),	\
-	A(encode_ns), A(decode_ns), A(pages_fill), A(pages_ref),	\
-	A(pages_delta), A(pages_delta_zstd), A(pages_zstd),		\
+	A(declined_full), A(declined_detached), A(load_errors),		\
+	A(template_backed), A(promoted), A(dropped),			\
+	A(encode_ns), A(decode_ns),					\
+	A(pages_fill), A(pages_ref), A(pages_delta),			\
+	A(pages_delta_zstd), A(pages_zstd), A(pages_prefix),		\
 	A(bytes_fill), A(bytes_ref), A(bytes_delta),			\
-	A(bytes_delta_zstd), A(bytes_zstd)
+	A(bytes_delta_zstd), A(bytes_zstd), A(bytes_prefix)
 
 static struct attribute *root_attrs[] = {
-	A(abi_version), A(armed), A(draining), A(enabled), NULL,
+	A(abi_version), A(armed), A(draining), A(enabled),
+	A(max_bytes), A(max_distance), NULL,
 };
 
 static struct attribute *stats_attrs[] = {
-	PAGE_ATTRS, A(memory_pool), A(memory_handles), A(memory_table),
-	A(memory_template_pages), A(memory_template_index), A(memory_scratch),
-	A(memory_objects), A(memory_total), NULL,
+	PAGE_ATTRS, A(memory_arenas), A(memory_references), A(memory_sketches),
+	A(memory_table), A(memory_template_pages), A(memory_template_index),
+	A(memory_scratch), A(memory_objects), A(memory_total), NULL,
 };
 
 static struct attribute *sandbox_attrs[] = {
 	PAGE_ATTRS, A(phase), A(template), A(group), A(domain), A(attached),
-	NULL,
+	A(max_bytes), A(arena_bytes), A(group_references),
+	A(group_reference_bytes), A(group_sketch_bytes), A(ranges), NULL,
 };
 
 static struct attribute *template_attrs[] = {
-	A(domain), A(pages_referenced), A(pages_copied), A(pages_skipped),
-	A(users), A(index_bytes), A(page_bytes), NULL,
+	A(domain), A(source), A(signature), A(pages_referenced),
+	A(pages_copied), A(pages_skipped), A(pages_indexed), A(users),
+	A(index_bytes), A(page_bytes), A(sketch_bytes), NULL,
 };
 
 ATTRIBUTE_GROUPS(root);

@@ -8,13 +8,15 @@
 //! Every argument structure starts with nothing but fixed-size fields and has explicit padding.
 //! Its size is part of the ioctl number and versions it: the kernel dispatches on the ioctl's
 //! *number* only, accepts a longer structure when the bytes it does not know are zero (else
-//! `E2BIG`) and refuses one shorter than the first version (`EINVAL`). Reserved fields must be zero.
+//! `E2BIG`), takes what an earlier version lacks as zero, and refuses a size that no version had
+//! (`EINVAL`). A later version is a structure of its own that begins with the earlier one. Reserved
+//! fields must be zero.
 
 #![cfg_attr(not(CONFIG_RUST), no_std)]
 #![forbid(unsafe_code)]
 
 /// Version of this interface, reported by [`Info::abi_version`].
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Path of the control device.
 pub const DEVICE_PATH: &str = "/dev/agentzip";
@@ -33,6 +35,16 @@ pub const NAME_LEN: usize = NAME_MAX + 1;
 
 /// Most address ranges in one [`TemplateAdd`].
 pub const MAX_RANGES: u32 = 65_536;
+
+/// Most ranges in one [`SandboxRanges`].
+pub const MAX_SANDBOX_RANGES: u32 = 1024;
+
+/// Size of a [`Signature`] in bytes.
+pub const SIGNATURE_LEN: usize = 32;
+
+/// What a template was made of, as a fingerprint that user space computes and the module only
+/// compares; all zero: none.
+pub type Signature = [u8; SIGNATURE_LEN];
 
 /// A name field: ASCII letters, digits, `.`, `_`, `-`; NUL-padded.
 pub type Name = [u8; NAME_LEN];
@@ -109,14 +121,16 @@ impl Phase {
 pub enum Representation {
     /// One 8-byte word, repeated.
     Fill = 0,
-    /// Equal to a template page.
+    /// Equal to a template page or to a reference page.
     Ref = 1,
-    /// Changed runs of words against a template page.
+    /// Changed words against a template page or a reference page.
     Delta = 2,
     /// The same, compressed with zstd.
     DeltaZstd = 3,
     /// The page by itself, compressed with zstd.
     Zstd = 4,
+    /// The page compressed with zstd, a template page or a reference page being its prefix.
+    Prefix = 5,
 }
 
 /// Length of the per-representation arrays; unused positions are zero.
@@ -124,12 +138,13 @@ pub const REPRESENTATION_SLOTS: usize = 16;
 
 impl Representation {
     /// Every representation, in the order of its number.
-    pub const ALL: [Representation; 5] = [
+    pub const ALL: [Representation; 6] = [
         Representation::Fill,
         Representation::Ref,
         Representation::Delta,
         Representation::DeltaZstd,
         Representation::Zstd,
+        Representation::Prefix,
     ];
 
     /// The name in sysfs, tracepoints and reports.
@@ -140,6 +155,7 @@ impl Representation {
             Representation::Delta => "delta",
             Representation::DeltaZstd => "delta_zstd",
             Representation::Zstd => "zstd",
+            Representation::Prefix => "prefix",
         }
     }
 }
@@ -195,6 +211,44 @@ pub struct TemplateAdd {
     pub pages_skipped: u64,
 }
 
+/// Argument of `TEMPLATE_ADD`, second version.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TemplateAddSigned {
+    /// The first version.
+    pub add: TemplateAdd,
+    /// Fingerprint of the process; all zero: none.
+    pub signature: Signature,
+}
+
+/// Argument of `TEMPLATE_ADD_FILE`: registers pages of a regular file. The page index of a template
+/// page is its number in the file.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TemplateAddFile {
+    /// File descriptor, open for reading.
+    pub fd: i32,
+    /// Must be 0.
+    pub flags: u32,
+    /// First byte, page aligned.
+    pub offset: u64,
+    /// Number of bytes, page aligned; 0, or more than there are: to the end of the file.
+    pub length: u64,
+    /// Name, unique among templates.
+    pub name: Name,
+    /// Trust domain; all zero means [`DEFAULT_DOMAIN`].
+    pub domain: Name,
+    /// Fingerprint of the contents; all zero: none.
+    pub signature: Signature,
+    /// Out: pages kept by reference, which cost nothing while the file lives: those of a memfd that
+    /// nobody can write or truncate any more.
+    pub pages_referenced: u64,
+    /// Out: pages that had to be copied.
+    pub pages_copied: u64,
+    /// Out: pages that were skipped: holes, and pages of zeros only.
+    pub pages_skipped: u64,
+}
+
 /// Argument of `TEMPLATE_REMOVE`. `EBUSY` while sandboxes or entries use it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -221,6 +275,45 @@ pub struct SandboxAttach {
     pub domain: Name,
     /// Out: id of the cgroup, the name of its directory below `sandboxes/`.
     pub cgroup_id: u64,
+}
+
+/// Argument of `SANDBOX_ATTACH`, second version.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SandboxAttachSigned {
+    /// The first version.
+    pub attach: SandboxAttach,
+    /// Fingerprint of what the sandbox was cloned from; all zero: not checked. One that differs from
+    /// the template's is `EKEYREJECTED`, unless the template has none.
+    pub signature: Signature,
+}
+
+/// Addresses of a sandbox that were filled from its template, and from where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SandboxRange {
+    /// First address, page aligned.
+    pub start: u64,
+    /// Address after the last; page aligned, greater than `start`.
+    pub end: u64,
+    /// Where the first page lies in the template, page aligned: its offset in the file that the
+    /// template was made from, else its address in the process.
+    pub offset: u64,
+}
+
+/// Argument of `SANDBOX_RANGES`: replaces the ranges of an attached sandbox.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SandboxRanges {
+    /// Which.
+    pub cgroup_id: u64,
+    /// User address of an array of [`SandboxRange`], ascending by `start`. Ranges of several
+    /// processes may overlap, at most eight at any address.
+    pub ranges: u64,
+    /// Length of that array, up to [`MAX_SANDBOX_RANGES`]; 0: none any more.
+    pub nr_ranges: u32,
+    /// Must be 0.
+    pub reserved: u32,
 }
 
 /// Argument of `SANDBOX_DETACH`: new stores stop, entries stay loadable.
@@ -251,7 +344,8 @@ pub struct SandboxPhase {
 pub struct PageStats {
     /// Entries now, by [`Representation`].
     pub pages: [u64; REPRESENTATION_SLOTS],
-    /// Their payload bytes, headers included, rounding not, by [`Representation`].
+    /// Their payload bytes in the sandbox's arena, headers and rounding to 8 bytes included, by
+    /// [`Representation`].
     pub bytes: [u64; REPRESENTATION_SLOTS],
     /// Pages stored since the start.
     pub stores: u64,
@@ -263,6 +357,8 @@ pub struct PageStats {
     pub declined_incompressible: u64,
     /// Pages declined because memory for a payload or for the table was missing.
     pub declined_nomem: u64,
+    /// Pages declined because the bound of the store or of the sandbox was reached.
+    pub declined_full: u64,
     /// Pages declined because the sandbox was detached, or stores were switched off, between hook
     /// and store.
     pub declined_detached: u64,
@@ -270,6 +366,12 @@ pub struct PageStats {
     pub load_errors: u64,
     /// Pages stored since the start whose index the template has.
     pub template_backed: u64,
+    /// Entries whose payload became a reference page since the start: they are [`Representation::Ref`]
+    /// now.
+    pub promoted: u64,
+    /// Entries that a load ended since the start, because less than a sixteenth was left of the bound
+    /// of the store or of the sandbox: the page is then written again when it is reclaimed.
+    pub dropped: u64,
     /// Nanoseconds spent in encoding, pages that no representation paid for included.
     pub encode_ns: u64,
     /// Nanoseconds spent in decoding.
@@ -289,14 +391,16 @@ pub struct Stats {
 }
 
 /// What the store occupies, in bytes; no byte is in two fields. Left out, as the kernel does not
-/// say: zsmalloc's descriptors of its pages (64 bytes for each chain of 1 to 8) and sysfs nodes.
+/// say: sysfs nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryStats {
-    /// Pages of the payload pool (zsmalloc), holes and rounding included.
-    pub pool: u64,
-    /// Handles of the payload pool (slab).
-    pub handles: u64,
+    /// Pages of the sandboxes' arenas, holes and rounding included.
+    pub arenas: u64,
+    /// Pages of the groups' reference pages and of their tables.
+    pub references: u64,
+    /// Pages of the content indexes of groups and templates.
+    pub sketches: u64,
     /// Slot table.
     pub table: u64,
     /// Template pages that live only because the module holds them.
@@ -312,8 +416,9 @@ pub struct MemoryStats {
 impl MemoryStats {
     /// The sum of all fields.
     pub fn total(&self) -> u64 {
-        self.pool
-            + self.handles
+        self.arenas
+            + self.references
+            + self.sketches
             + self.table
             + self.template_pages
             + self.template_index
@@ -346,12 +451,16 @@ pub mod nr {
     pub const TEMPLATE_ADD: u32 = 0x10;
     /// See [`super::TEMPLATE_REMOVE`].
     pub const TEMPLATE_REMOVE: u32 = 0x11;
+    /// See [`super::TEMPLATE_ADD_FILE`].
+    pub const TEMPLATE_ADD_FILE: u32 = 0x12;
     /// See [`super::SANDBOX_ATTACH`].
     pub const SANDBOX_ATTACH: u32 = 0x20;
     /// See [`super::SANDBOX_DETACH`].
     pub const SANDBOX_DETACH: u32 = 0x21;
     /// See [`super::SANDBOX_PHASE`].
     pub const SANDBOX_PHASE: u32 = 0x22;
+    /// See [`super::SANDBOX_RANGES`].
+    pub const SANDBOX_RANGES: u32 = 0x23;
     /// See [`super::STATS`].
     pub const STATS: u32 = 0x30;
     /// See [`super::DRAIN`].
@@ -367,10 +476,18 @@ pub const ARM: u32 = ioc(0, nr::ARM, 0);
 pub const DISARM: u32 = ioc(0, nr::DISARM, 0);
 /// See [`TemplateAdd`].
 pub const TEMPLATE_ADD: u32 = ioc(3, nr::TEMPLATE_ADD, size_of::<TemplateAdd>());
+/// See [`TemplateAddSigned`].
+pub const TEMPLATE_ADD_SIGNED: u32 = ioc(3, nr::TEMPLATE_ADD, size_of::<TemplateAddSigned>());
+/// See [`TemplateAddFile`].
+pub const TEMPLATE_ADD_FILE: u32 = ioc(3, nr::TEMPLATE_ADD_FILE, size_of::<TemplateAddFile>());
 /// See [`TemplateRemove`].
 pub const TEMPLATE_REMOVE: u32 = ioc(3, nr::TEMPLATE_REMOVE, size_of::<TemplateRemove>());
 /// See [`SandboxAttach`].
 pub const SANDBOX_ATTACH: u32 = ioc(3, nr::SANDBOX_ATTACH, size_of::<SandboxAttach>());
+/// See [`SandboxAttachSigned`].
+pub const SANDBOX_ATTACH_SIGNED: u32 = ioc(3, nr::SANDBOX_ATTACH, size_of::<SandboxAttachSigned>());
+/// See [`SandboxRanges`].
+pub const SANDBOX_RANGES: u32 = ioc(1, nr::SANDBOX_RANGES, size_of::<SandboxRanges>());
 /// See [`SandboxDetach`].
 pub const SANDBOX_DETACH: u32 = ioc(3, nr::SANDBOX_DETACH, size_of::<SandboxDetach>());
 /// See [`SandboxPhase`].
@@ -385,12 +502,17 @@ const _: () = {
     assert!(size_of::<Range>() == 16);
     assert!(size_of::<Info>() == 16);
     assert!(size_of::<TemplateAdd>() == 24 + 2 * NAME_LEN + 24);
+    assert!(size_of::<TemplateAddSigned>() == size_of::<TemplateAdd>() + SIGNATURE_LEN);
+    assert!(size_of::<TemplateAddFile>() == 24 + 2 * NAME_LEN + SIGNATURE_LEN + 24);
     assert!(size_of::<TemplateRemove>() == NAME_LEN + 8);
     assert!(size_of::<SandboxAttach>() == 8 + 3 * NAME_LEN + 8);
+    assert!(size_of::<SandboxAttachSigned>() == size_of::<SandboxAttach>() + SIGNATURE_LEN);
+    assert!(size_of::<SandboxRange>() == 24);
+    assert!(size_of::<SandboxRanges>() == 24);
     assert!(size_of::<SandboxDetach>() == 16);
     assert!(size_of::<SandboxPhase>() == 16);
-    assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 10));
-    assert!(size_of::<MemoryStats>() == 56);
+    assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 13));
+    assert!(size_of::<MemoryStats>() == 64);
     assert!(size_of::<Stats>() == 8 + size_of::<PageStats>() + size_of::<MemoryStats>());
     assert!(size_of::<Drain>() == 8);
     assert!(NAME_LEN % 8 == 0);
