@@ -8,9 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agentzip_ctl::cgroup::Selector;
-use agentzip_ctl::commands::{arm, drain, phase, restore, sandbox, status, template};
+use agentzip_ctl::commands::ranges::{self, RangeArgument};
+use agentzip_ctl::commands::{
+    arm, drain, limit, phase, restore, sandbox, status, template, template_add,
+};
 use agentzip_ctl::reclaim::Options;
-use agentzip_ctl::{Context, ObjectName, Paths};
+use agentzip_ctl::{Context, Limit, ObjectName, Paths, Signature};
 use agentzip_uapi::Phase;
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -88,7 +91,21 @@ enum Command {
         /// Cgroup of the sandbox
         cgroup: Selector,
     },
+    /// Bound the memory that the store may take for pages
+    ///
+    /// Arenas, reference pages and content indexes of all sandboxes together. At the bound, what does
+    /// not fit into holes goes to the swap device; nothing that is stored goes away. The module
+    /// begins with a fifth of the machine's memory. See `agentzip sandbox limit` for one sandbox.
+    #[command(after_help = "Examples:\n  agentzip limit 2G\n  agentzip limit max")]
+    Limit {
+        /// Bytes, also with K, M, G or T behind the number, or max
+        size: Limit,
+    },
     /// Show state, memory, templates and sandboxes; needs no privilege
+    ///
+    /// Gives an alarm for each sandbox that its template does not serve: after 1000 stores, fewer than 5%
+    /// of its pages have one in the template, or less than half the median of its group (of three
+    /// sandboxes at least).
     #[command(
         after_help = "Examples:\n  agentzip status\n  agentzip status --json | jq .memory.total"
     )]
@@ -111,26 +128,22 @@ enum Command {
 
 #[derive(Subcommand, Debug)]
 enum TemplateCommand {
-    /// Register the private memory of a process as a template
+    /// Register the private memory of a process, or a file, as a template
     ///
     /// The process should be a holder: a child that the zygote forked and that stopped, outside the
     /// sandboxes' cgroups, in a cgroup with memory.swap.max=0. Pages that it shares with its parent
     /// are kept by reference and cost nothing while it lives; others are copied.
+    ///
+    /// Pages of a file are copied, but for those of a memfd that is sealed against writing, shrinking
+    /// and growing: they cost nothing while it lives. Sandboxes of such a template need ranges, see
+    /// `agentzip sandbox ranges`.
     #[command(
         after_help = "Examples:\n  agentzip template add --pid 1234 --name python\n  \
-        agentzip template add --pid 1234 --name python --domain tenant-7"
+        agentzip template add --pid 1234 --name python --domain tenant-7\n  \
+        agentzip template add --file /var/lib/vm/snapshot.mem --name vm\n  \
+        agentzip template add --file /proc/1234/fd/5 --offset 1M --length 512M --name vm"
     )]
-    Add {
-        /// Process that holds the pages
-        #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-        pid: i32,
-        /// Name of the template
-        #[arg(long)]
-        name: ObjectName,
-        /// Trust domain that it belongs to; nothing is shared across domains [default: default]
-        #[arg(long)]
-        domain: Option<ObjectName>,
-    },
+    Add(AddArgs),
     /// List the templates
     List,
     /// Remove a template that no sandbox uses
@@ -140,12 +153,67 @@ enum TemplateCommand {
     },
 }
 
+#[derive(Args, Debug)]
+struct AddArgs {
+    /// Process that holds the pages
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..),
+        required_unless_present = "file")]
+    pid: Option<i32>,
+    /// File that holds the pages
+    #[arg(long, value_name = "FILE", conflicts_with = "pid")]
+    file: Option<PathBuf>,
+    /// With --file: where to begin
+    #[arg(long, value_name = "BYTES", conflicts_with = "pid", value_parser = bytes, default_value = "0")]
+    offset: u64,
+    /// With --file: how much to take; 0: to the end
+    #[arg(long, value_name = "BYTES", conflicts_with = "pid", value_parser = bytes, default_value = "0")]
+    length: u64,
+    /// Name of the template
+    #[arg(long)]
+    name: ObjectName,
+    /// Trust domain that it belongs to; nothing is shared across domains [default: default]
+    #[arg(long)]
+    domain: Option<ObjectName>,
+    /// Signature that sandboxes are compared with, or `none` [default: computed from the binaries of
+    /// the process, or from the file]
+    #[arg(long, value_name = "HEX")]
+    signature: Option<Signature>,
+}
+
+/// A number of bytes on the command line.
+fn bytes(text: &str) -> Result<u64, &'static str> {
+    ranges::size(text).ok_or("a number of bytes is 4096, 0x1000, 4K, 4M or 4G")
+}
+
+/// Where the memory of a sandbox lies in its template.
+#[derive(Args, Debug)]
+struct RangeArgs {
+    /// Addresses of the sandbox that were filled from the template, and where they lie there: offset in
+    /// its file, or address in its process; may be given several times
+    #[arg(long = "range", value_name = "ADDRESS:LENGTH:OFFSET")]
+    given: Vec<RangeArgument>,
+    /// File that processes in the sandbox map privately: its mappings are ranges; may be given several
+    /// times
+    #[arg(long, value_name = "FILE")]
+    mapped: Vec<PathBuf>,
+}
+
+impl RangeArgs {
+    fn request(&self) -> ranges::Request<'_> {
+        ranges::Request {
+            given: &self.given,
+            mapped: &self.mapped,
+        }
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum SandboxCommand {
     /// Make a cgroup a sandbox: its pages, and those of cgroups below it, go to the store
     #[command(
         after_help = "Examples:\n  agentzip sandbox attach agents/sb1 --template python\n  \
-        agentzip sandbox attach agents/sb1 --template python --group task-9 --domain tenant-7"
+        agentzip sandbox attach agents/sb1 --template python --group task-9 --domain tenant-7\n  \
+        agentzip sandbox attach agents/vm1 --template vm --mapped /var/lib/vm/snapshot.mem"
     )]
     Attach {
         /// Directory of the cgroup
@@ -159,6 +227,45 @@ enum SandboxCommand {
         /// Trust domain; must be the template's [default: default]
         #[arg(long)]
         domain: Option<ObjectName>,
+        /// Bound on its arena, as for `sandbox limit` [default: max]
+        #[arg(long, value_name = "SIZE")]
+        max_bytes: Option<Limit>,
+        /// Signature of what it was cloned from, or `none`; one that differs from the template's is
+        /// refused [default: with a template from a process, that of a process in the sandbox]
+        #[arg(long, value_name = "HEX")]
+        signature: Option<Signature>,
+        #[command(flatten)]
+        ranges: RangeArgs,
+    },
+    /// Bound the memory that the compressed pages of a sandbox may take
+    ///
+    /// That is the sandbox's arena, for which its cgroup is charged. At the bound, what does not fit
+    /// into holes goes to the swap device. Pages that it shares with siblings do not count.
+    #[command(
+        after_help = "Examples:\n  agentzip sandbox limit agents/sb1 64M\n  agentzip sandbox limit agents/sb1 max"
+    )]
+    Limit {
+        /// Cgroup of the sandbox
+        cgroup: Selector,
+        /// Bytes, also with K, M, G or T behind the number, or max
+        size: Limit,
+    },
+    /// Tell where the memory of a sandbox lies in its template; replaces what was told before
+    ///
+    /// Without ranges, a page is compared with the template's page of the same address, and not at all
+    /// when the template is from a file. Several processes may have other ranges at the same
+    /// addresses. Without any option the sandbox has no ranges any more.
+    #[command(
+        after_help = "Examples, for a process that maps the template's file, and for one that read it into\n\
+        its memory:\n  \
+        agentzip sandbox ranges agents/vm1 --mapped /var/lib/vm/snapshot.mem\n  \
+        agentzip sandbox ranges agents/vm1 --range 0x7f2300000000:512M:0"
+    )]
+    Ranges {
+        /// Cgroup of the sandbox
+        cgroup: Selector,
+        #[command(flatten)]
+        ranges: RangeArgs,
     },
     /// List the sandboxes
     List,
@@ -218,6 +325,7 @@ pub fn run() -> Result<ExitCode> {
             print.report(&phase::phase(&context, &args.cgroup, phase, options)?)
         }
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
+        Command::Limit { size } => print.report(&limit::store(&context, size)?),
         Command::Status => print.report(&status::status(&context)?),
         Command::Drain { no_swapoff } => {
             let report = drain::drain(&context, !no_swapoff)?;
@@ -232,8 +340,27 @@ pub fn run() -> Result<ExitCode> {
 
 fn run_template(context: &Context, print: Printer, command: TemplateCommand) -> Result<ExitCode> {
     match command {
-        TemplateCommand::Add { pid, name, domain } => {
-            print.report(&template::add(context, pid, &name, domain.as_ref())?)
+        TemplateCommand::Add(args) => {
+            let request = template_add::Request {
+                name: &args.name,
+                domain: args.domain.as_ref(),
+                signature: args.signature,
+            };
+            let added = match (&args.file, args.pid) {
+                (Some(path), _) => {
+                    let part = template_add::Part {
+                        path,
+                        offset: args.offset,
+                        length: args.length,
+                    };
+                    template_add::from_file(context, &part, &request)?
+                }
+                (None, pid) => {
+                    let pid = pid.context("neither --pid nor --file")?;
+                    template_add::from_process(context, pid, &request)?
+                }
+            };
+            print.report(&added)
         }
         TemplateCommand::List => print.report(&template::list(context)?),
         TemplateCommand::Rm { name } => print.report(&template::remove(context, &name)?),
@@ -247,14 +374,26 @@ fn run_sandbox(context: &Context, print: Printer, command: SandboxCommand) -> Re
             template,
             group,
             domain,
+            max_bytes,
+            signature,
+            ranges,
         } => {
             let request = sandbox::Request {
                 cgroup: &cgroup,
                 template: &template,
                 group: group.as_ref(),
                 domain: domain.as_ref(),
+                max_bytes,
+                signature,
+                ranges: ranges.request(),
             };
             print.report(&sandbox::attach(context, &request)?)
+        }
+        SandboxCommand::Limit { cgroup, size } => {
+            print.report(&limit::sandbox(context, &cgroup, size)?)
+        }
+        SandboxCommand::Ranges { cgroup, ranges } => {
+            print.report(&ranges::replace(context, &cgroup, &ranges.request())?)
         }
         SandboxCommand::List => print.report(&sandbox::list(context)?),
         SandboxCommand::Detach { cgroup } => print.report(&sandbox::detach(context, &cgroup)?),

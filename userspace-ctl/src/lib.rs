@@ -4,7 +4,8 @@
 //!
 //! The layers, from the bottom: [`sys`] holds the system calls that need `unsafe`; [`device`]
 //! talks to `/dev/agentzip`; [`sysfs`], [`cgroup`] and [`procfs`] read and write trees of files
-//! below a root that tests replace; [`reclaim`] and [`restore`] move the pages of a sandbox out
+//! below a root that tests replace; [`signature`]
+//! fingerprints what templates are made of; [`reclaim`] and [`restore`] move the pages of a sandbox out
 //! and in; [`commands`] holds one function for each command of the `agentzip` binary, which takes
 //! a [`Context`] and returns a report that prints itself as text or as JSON.
 
@@ -17,17 +18,21 @@ pub mod device;
 pub mod error;
 pub mod format;
 pub mod host;
+pub mod limit;
 pub mod name;
 pub mod procfs;
 pub mod reclaim;
 pub mod restore;
+pub mod signature;
 pub mod sys;
 pub mod sysfs;
 pub mod zswap;
 
 pub use context::{Context, Paths};
 pub use error::{Error, Result};
+pub use limit::Limit;
 pub use name::ObjectName;
+pub use signature::Signature;
 
 /// Bytes of a page.
 pub const PAGE_SIZE: u64 = 4096;

@@ -33,12 +33,16 @@ unsafe impl Command for uapi::Info {
     const OPCODE: u32 = uapi::INFO;
 }
 // SAFETY: As above.
+unsafe impl Command for uapi::TemplateAddFile {
+    const OPCODE: u32 = uapi::TEMPLATE_ADD_FILE;
+}
+// SAFETY: As above.
 unsafe impl Command for uapi::TemplateRemove {
     const OPCODE: u32 = uapi::TEMPLATE_REMOVE;
 }
 // SAFETY: As above.
-unsafe impl Command for uapi::SandboxAttach {
-    const OPCODE: u32 = uapi::SANDBOX_ATTACH;
+unsafe impl Command for uapi::SandboxAttachSigned {
+    const OPCODE: u32 = uapi::SANDBOX_ATTACH_SIGNED;
 }
 // SAFETY: As above.
 unsafe impl Command for uapi::SandboxDetach {
@@ -116,29 +120,60 @@ pub fn disarm(device: BorrowedFd<'_>) -> io::Result<()> {
     Ok(unsafe { ioctl(device, NoArg::<{ uapi::DISARM }>::new()) }?)
 }
 
-/// Registers the pages of `ranges` as a template; sets `argument.ranges` and `.nr_ranges` itself.
+/// Registers the pages of `ranges` as a template; sets `argument.add.ranges` and `.nr_ranges` itself.
 ///
 /// # Errors
 ///
 /// The kernel's errno; `E2BIG` for more than [`uapi::MAX_RANGES`] ranges.
 pub fn template_add(
     device: BorrowedFd<'_>,
-    argument: &mut uapi::TemplateAdd,
+    argument: &mut uapi::TemplateAddSigned,
     ranges: &[uapi::Range],
 ) -> io::Result<()> {
-    argument.ranges = ranges.as_ptr() as u64;
-    argument.nr_ranges = u32::try_from(ranges.len())
-        .ok()
-        .filter(|&count| count <= uapi::MAX_RANGES)
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::E2BIG))?;
+    argument.add.ranges = ranges.as_ptr() as u64;
+    argument.add.nr_ranges = bounded(ranges.len(), uapi::MAX_RANGES)?;
     let command = Update {
-        opcode: uapi::TEMPLATE_ADD,
+        opcode: uapi::TEMPLATE_ADD_SIGNED,
         value: argument,
     };
-    // SAFETY: `TEMPLATE_ADD` reads and writes one `TemplateAdd` and reads `nr_ranges` ranges at
-    // `ranges`, which is a live slice of that length.
+    // SAFETY: `TEMPLATE_ADD_SIGNED` reads and writes one `TemplateAddSigned` and reads `nr_ranges`
+    // ranges at `ranges`, which is a live slice of that length.
     unsafe { ioctl(device, command) }?;
     Ok(())
+}
+
+/// Replaces the ranges of a sandbox.
+///
+/// # Errors
+///
+/// The kernel's errno; `E2BIG` for more than [`uapi::MAX_SANDBOX_RANGES`] ranges.
+pub fn sandbox_ranges(
+    device: BorrowedFd<'_>,
+    cgroup_id: u64,
+    ranges: &[uapi::SandboxRange],
+) -> io::Result<()> {
+    let mut argument = uapi::SandboxRanges {
+        cgroup_id,
+        ranges: ranges.as_ptr() as u64,
+        nr_ranges: bounded(ranges.len(), uapi::MAX_SANDBOX_RANGES)?,
+        reserved: 0,
+    };
+    let command = Update {
+        opcode: uapi::SANDBOX_RANGES,
+        value: &mut argument,
+    };
+    // SAFETY: `SANDBOX_RANGES` reads one `SandboxRanges` and `nr_ranges` ranges at `ranges`, which is
+    // a live slice of that length; it writes nothing.
+    unsafe { ioctl(device, command) }?;
+    Ok(())
+}
+
+/// The length of an array, or `E2BIG`.
+fn bounded(len: usize, max: u32) -> io::Result<u32> {
+    u32::try_from(len)
+        .ok()
+        .filter(|&len| len <= max)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::E2BIG))
 }
 
 /// Asks for the pages of `ranges` in the process behind `pidfd`: swapped-out pages of anonymous
@@ -328,19 +363,25 @@ mod tests {
     fn too_many_ranges_are_refused_before_the_call() {
         let file = tempfile::tempfile().unwrap();
         let ranges = vec![uapi::Range::default(); uapi::MAX_RANGES as usize + 1];
-        let mut add = uapi::TemplateAdd {
-            pid: 0,
-            flags: 0,
-            ranges: 0,
-            nr_ranges: 0,
-            reserved: 0,
-            name: [0; uapi::NAME_LEN],
-            domain: [0; uapi::NAME_LEN],
-            pages_referenced: 0,
-            pages_copied: 0,
-            pages_skipped: 0,
+        let mut add = uapi::TemplateAddSigned {
+            add: uapi::TemplateAdd {
+                pid: 0,
+                flags: 0,
+                ranges: 0,
+                nr_ranges: 0,
+                reserved: 0,
+                name: [0; uapi::NAME_LEN],
+                domain: [0; uapi::NAME_LEN],
+                pages_referenced: 0,
+                pages_copied: 0,
+                pages_skipped: 0,
+            },
+            signature: [0; uapi::SIGNATURE_LEN],
         };
         let error = template_add(file.as_fd(), &mut add, &ranges).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::E2BIG));
+        let ranges = vec![uapi::SandboxRange::default(); uapi::MAX_SANDBOX_RANGES as usize + 1];
+        let error = sandbox_ranges(file.as_fd(), 1, &ranges).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::E2BIG));
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The module's statistics below `/sys/kernel/agentzip`, as typed values. Anyone may read them.
+//! The module's files below `/sys/kernel/agentzip`, as typed values. Anyone may read them, root may
+//! set bounds.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,9 @@ use std::path::{Path, PathBuf};
 use agentzip_uapi as uapi;
 use serde::Serialize;
 
-use crate::error::{read_number, read_text, Error, Result};
+use crate::error::{read_number, read_text, write_text, Error, Result};
+use crate::limit::Limit;
+use crate::signature::{BadSignature, Signature};
 
 /// The sysfs tree.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub struct ModuleState {
     pub enabled: bool,
     /// Drained, and not armed again since.
     pub draining: bool,
+    /// Bound on the store's own pages: [`Memory::bounded`].
+    pub max_bytes: Limit,
 }
 
 /// Entries of one representation.
@@ -36,7 +41,7 @@ pub struct Representation {
     pub name: String,
     /// Entries now.
     pub pages: u64,
-    /// Their payload bytes, without rounding.
+    /// Their payload bytes in the arenas, rounding to 8 bytes included.
     pub bytes: u64,
 }
 
@@ -55,12 +60,18 @@ pub struct PageCounters {
     pub declined_incompressible: u64,
     /// Pages declined: no memory.
     pub declined_nomem: u64,
+    /// Pages declined: a bound was reached.
+    pub declined_full: u64,
     /// Pages declined: the sandbox was detached meanwhile.
     pub declined_detached: u64,
     /// Loads that failed a check.
     pub load_errors: u64,
     /// Pages whose index the template has.
     pub template_backed: u64,
+    /// Entries that became reference pages since the start.
+    pub promoted: u64,
+    /// Entries that loads ended since the start, as a bound was near.
+    pub dropped: u64,
     /// Nanoseconds spent in encoding.
     pub encode_ns: u64,
     /// Nanoseconds spent in decoding.
@@ -72,7 +83,10 @@ pub struct PageCounters {
 impl PageCounters {
     /// Pages declined for any reason.
     pub fn declined(&self) -> u64 {
-        self.declined_incompressible + self.declined_nomem + self.declined_detached
+        self.declined_incompressible
+            + self.declined_nomem
+            + self.declined_full
+            + self.declined_detached
     }
 
     /// Payload bytes of all entries.
@@ -84,10 +98,12 @@ impl PageCounters {
 /// What the store occupies, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Payload pool, holes and rounding included.
-    pub pool: u64,
-    /// Handles of the payload pool.
-    pub handles: u64,
+    /// Arenas of the sandboxes, holes and rounding included.
+    pub arenas: u64,
+    /// Reference pages of the groups, with their tables.
+    pub references: u64,
+    /// Content indexes of groups and templates.
+    pub sketches: u64,
     /// Slot table.
     pub table: u64,
     /// Template pages that live only because the module holds them.
@@ -102,6 +118,13 @@ pub struct Memory {
     pub total: u64,
 }
 
+impl Memory {
+    /// The part that [`ModuleState::max_bytes`] bounds.
+    pub fn bounded(&self) -> u64 {
+        self.arenas + self.references + self.sketches
+    }
+}
+
 /// A template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Template {
@@ -109,18 +132,26 @@ pub struct Template {
     pub name: String,
     /// The domain that it belongs to.
     pub domain: String,
+    /// What it was made from: `process` or `file`.
+    pub source: String,
+    /// Fingerprint of that.
+    pub signature: Signature,
     /// Pages kept by reference.
     pub pages_referenced: u64,
     /// Pages copied.
     pub pages_copied: u64,
     /// Pages left out when it was made.
     pub pages_skipped: u64,
+    /// Pages that its content index has.
+    pub pages_indexed: u64,
     /// Sandboxes that use it.
     pub users: u64,
     /// Bytes of its index.
     pub index_bytes: u64,
     /// Bytes of pages that live only because of it.
     pub page_bytes: u64,
+    /// Bytes of its content index.
+    pub sketch_bytes: u64,
 }
 
 /// A sandbox.
@@ -138,6 +169,18 @@ pub struct Sandbox {
     pub domain: String,
     /// False: detached, and still listed for its entries.
     pub attached: bool,
+    /// Bound on `arena_bytes`.
+    pub max_bytes: Limit,
+    /// Bytes of its arena, which its cgroup is charged for.
+    pub arena_bytes: u64,
+    /// Reference pages of its group.
+    pub group_references: u64,
+    /// Bytes of those, with their tables.
+    pub group_reference_bytes: u64,
+    /// Bytes of the content index of its group.
+    pub group_sketch_bytes: u64,
+    /// Ranges that say where its memory lies in the template.
+    pub ranges: u64,
     /// Its pages.
     pub pages: PageCounters,
 }
@@ -169,7 +212,27 @@ impl Sysfs {
             armed: flag("armed")?,
             enabled: flag("enabled")?,
             draining: flag("draining")?,
+            max_bytes: read_limit(&self.root.join("max_bytes"))?,
         })
+    }
+
+    /// Bounds the store's own pages, or ends the bound.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn set_store_limit(&self, limit: Limit) -> Result<()> {
+        write_text(&self.root.join("max_bytes"), &limit.to_file())
+    }
+
+    /// The same for the arena of a sandbox.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn set_sandbox_limit(&self, cgroup_id: u64, limit: Limit) -> Result<()> {
+        let file = format!("sandboxes/{cgroup_id}/max_bytes");
+        write_text(&self.root.join(file), &limit.to_file())
     }
 
     /// Counters of the whole store.
@@ -199,8 +262,9 @@ impl Sysfs {
         let field =
             |name: &str| read_number(&self.root.join("stats").join(format!("memory_{name}")));
         Ok(Memory {
-            pool: field("pool")?,
-            handles: field("handles")?,
+            arenas: field("arenas")?,
+            references: field("references")?,
+            sketches: field("sketches")?,
             table: field("table")?,
             template_pages: field("template_pages")?,
             template_index: field("template_index")?,
@@ -223,6 +287,16 @@ impl Sysfs {
         }
         templates.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(templates)
+    }
+
+    /// One template; `None` when the module knows none of that name.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read or understood.
+    pub fn template(&self, name: &str) -> Result<Option<Template>> {
+        let directory = self.root.join("templates").join(name);
+        unless_gone(&directory, template(&directory, name.to_owned()))
     }
 
     /// Every sandbox, by cgroup id.
@@ -279,28 +353,57 @@ fn read_word(path: PathBuf) -> Result<String> {
     Ok(read_text(&path)?.trim().to_owned())
 }
 
+fn read_limit(path: &Path) -> Result<Limit> {
+    let text = read_text(path)?;
+    text.trim().parse().map_err(|_| {
+        let found = text.trim();
+        Error::parse(
+            path,
+            format!("expected a number or \"max\", found {found:?}"),
+        )
+    })
+}
+
+fn read_signature(path: PathBuf) -> Result<Signature> {
+    let text = read_text(&path)?;
+    text.trim()
+        .parse()
+        .map_err(|problem: BadSignature| Error::parse(&path, problem.to_string()))
+}
+
 fn template(directory: &Path, name: String) -> Result<Template> {
     let number = |name| read_number(&directory.join(name));
     Ok(Template {
         name,
         domain: read_word(directory.join("domain"))?,
+        source: read_word(directory.join("source"))?,
+        signature: read_signature(directory.join("signature"))?,
         pages_referenced: number("pages_referenced")?,
         pages_copied: number("pages_copied")?,
         pages_skipped: number("pages_skipped")?,
+        pages_indexed: number("pages_indexed")?,
         users: number("users")?,
         index_bytes: number("index_bytes")?,
         page_bytes: number("page_bytes")?,
+        sketch_bytes: number("sketch_bytes")?,
     })
 }
 
 fn sandbox(directory: &Path, cgroup_id: u64) -> Result<Sandbox> {
+    let number = |name| read_number(&directory.join(name));
     Ok(Sandbox {
         cgroup_id,
         phase: read_word(directory.join("phase"))?,
         template: read_word(directory.join("template"))?,
         group: read_word(directory.join("group"))?,
         domain: read_word(directory.join("domain"))?,
-        attached: read_number(&directory.join("attached"))? != 0,
+        attached: number("attached")? != 0,
+        max_bytes: read_limit(&directory.join("max_bytes"))?,
+        arena_bytes: number("arena_bytes")?,
+        group_references: number("group_references")?,
+        group_reference_bytes: number("group_reference_bytes")?,
+        group_sketch_bytes: number("group_sketch_bytes")?,
+        ranges: number("ranges")?,
         pages: page_counters(directory)?,
     })
 }
@@ -325,9 +428,12 @@ fn page_counters(directory: &Path) -> Result<PageCounters> {
         erased: number("erased")?,
         declined_incompressible: number("declined_incompressible")?,
         declined_nomem: number("declined_nomem")?,
+        declined_full: number("declined_full")?,
         declined_detached: number("declined_detached")?,
         load_errors: number("load_errors")?,
         template_backed: number("template_backed")?,
+        promoted: number("promoted")?,
+        dropped: number("dropped")?,
         encode_ns: number("encode_ns")?,
         decode_ns: number("decode_ns")?,
         representations,

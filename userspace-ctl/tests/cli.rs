@@ -66,11 +66,56 @@ fn bad_usage() {
         2,
         &["invalid value '0' for '--pid <PID>'"],
     );
+    let add = ["template", "add", "--name", "a"];
+    fails(&trees, &add, 2, &["--pid <PID>"]);
+    let with = |more: &[&'static str]| [&add[..], more].concat();
+    fails(
+        &trees,
+        &with(&["--pid", "1", "--file", "f"]),
+        2,
+        &["'--file <FILE>'", "cannot be used with"],
+    );
+    fails(
+        &trees,
+        &with(&["--pid", "1", "--offset", "4K"]),
+        2,
+        &["cannot be used with '--offset <BYTES>'"],
+    );
+    fails(
+        &trees,
+        &with(&["--file", "f", "--length", "many"]),
+        2,
+        &["a number of bytes is"],
+    );
+    fails(
+        &trees,
+        &with(&["--pid", "1", "--signature", "12"]),
+        2,
+        &["64 hexadecimal digits"],
+    );
+    for (range, problem) in [
+        ("1:2", "ADDRESS:LENGTH:OFFSET"),
+        ("1:4K:0", "multiples of 4096"),
+        ("0:0:0", "empty or too long"),
+    ] {
+        fails(
+            &trees,
+            &["sandbox", "ranges", "sb", "--range", range],
+            2,
+            &[problem],
+        );
+    }
     fails(
         &trees,
         &["sandbox", "attach", "sb"],
         2,
         &["required", "--template <TEMPLATE>"],
+    );
+    fails(
+        &trees,
+        &["limit", "1.5G"],
+        2,
+        &["invalid value '1.5G'", "a bound is a number of bytes"],
     );
     fails(&trees, &["restore", "id:x"], 2, &["\"x\" is no cgroup id"]);
     fails(&trees, &["restore", ""], 2, &["the path is empty"]);
@@ -99,7 +144,13 @@ fn module_not_loaded() {
         );
     }
     std::fs::remove_dir_all(trees.path("sysfs")).unwrap();
-    for arguments in [&["status"][..], &["sandbox", "list"], &["template", "list"]] {
+    for arguments in [
+        &["status"][..],
+        &["sandbox", "list"],
+        &["sandbox", "limit", "sb", "1M"],
+        &["template", "list"],
+        &["limit", "max"],
+    ] {
         fails(
             &trees,
             arguments,
@@ -156,12 +207,32 @@ fn no_such_process() {
 #[test]
 fn status_needs_no_device() {
     let trees = Trees::new();
-    assert!(prints(&trees, &["status"]).starts_with("AgentZip: armed, stores on; ABI 1"));
+    assert!(prints(&trees, &["status"]).starts_with("AgentZip: armed, stores on; ABI 2"));
     let json: serde_json::Value =
         serde_json::from_str(&prints(&trees, &["status", "--json"])).unwrap();
-    assert_eq!(json["module"]["abi_version"], 1);
+    assert_eq!(json["module"]["abi_version"], 2);
     assert_eq!(json["sandboxes"], serde_json::json!([]));
     assert_eq!(prints(&trees, &["--json", "template", "list"]), "[]\n");
+}
+
+#[test]
+fn limits_need_no_device_either() {
+    let trees = Trees::new();
+    let id = trees.cgroup("sb", "");
+    trees.sandbox(id, true, 1);
+    assert_eq!(
+        prints(&trees, &["limit", "2G"]),
+        "store: at most 2.0 GiB, 0 B in use\n"
+    );
+    let json: serde_json::Value = serde_json::from_str(&prints(
+        &trees,
+        &["--json", "sandbox", "limit", "sb", "max"],
+    ))
+    .unwrap();
+    assert_eq!(
+        json,
+        serde_json::json!({"cgroup_id": id, "max_bytes": null, "used_bytes": 4096})
+    );
 }
 
 #[test]
@@ -180,11 +251,24 @@ fn help_has_examples() {
             &["template", "add", "--help"],
             "agentzip template add --pid 1234 --name python",
         ),
+        (
+            &["template", "add", "--help"],
+            "agentzip template add --file /var/lib/vm/snapshot.mem",
+        ),
         (&["sandbox", "attach", "--help"], "--group task-9"),
+        (
+            &["sandbox", "ranges", "--help"],
+            "--range 0x7f2300000000:512M:0",
+        ),
         (
             &["sandbox", "detach", "--help"],
             "agentzip sandbox detach id:412",
         ),
+        (
+            &["sandbox", "limit", "--help"],
+            "agentzip sandbox limit agents/sb1 64M",
+        ),
+        (&["limit", "--help"], "agentzip limit 2G"),
         (&["restore", "--help"], "agentzip restore agents/sb1"),
         (&["status", "--help"], "jq .memory.total"),
         (&["drain", "--help"], "agentzip drain --no-swapoff"),

@@ -4,33 +4,10 @@
 
 mod common;
 
-use std::path::Path;
-
-use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::{arm, phase, restore, sandbox, status, template};
 use agentzip_ctl::reclaim::{Options, Stop};
-use agentzip_ctl::{Error, ObjectName};
 use agentzip_uapi::Phase;
-use common::machine;
-
-fn name(text: &str) -> ObjectName {
-    text.parse().unwrap()
-}
-
-fn at(path: &str) -> Selector {
-    path.parse().unwrap()
-}
-
-fn message<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
-    result.unwrap_err().to_string()
-}
-
-#[track_caller]
-fn contains(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "{part:?} is not in {text:?}");
-    }
-}
+use common::{add_process, at, contains, machine, message, name, plain};
 
 #[test]
 fn arm_sets_zswap_up_without_switching_it_on() {
@@ -100,7 +77,10 @@ fn arm_and_disarm_explain_refusals() {
     state.errno.set(libc::EPERM);
     contains(&message(arm::disarm(&context)), &["run as root"]);
     state.abi_version.set(9);
-    contains(&message(arm::arm(&context)), &["version 9", "version 1"]);
+    contains(
+        &message(arm::arm(&context)),
+        &["version 9", "controller version 2"],
+    );
 }
 
 #[test]
@@ -120,7 +100,7 @@ fn template_from_a_process() {
     trees.cgroup("holders", "77\n");
     trees.write("cgroup/holders/memory.swap.max", "0\n");
     trees.write("proc/77/cgroup", "0::/holders\n");
-    let added = template::add(&context, 77, &name("base"), None).unwrap();
+    let added = add_process(&context, 77, None).unwrap();
     assert_eq!(state.calls(), ["template_add 77 base -"]);
     let ranges: Vec<(u64, u64)> = state
         .ranges
@@ -146,7 +126,7 @@ fn template_warns_of_a_bad_holder() {
     let id = trees.cgroup("sb", "77\n");
     trees.sandbox(id, true, 0);
     trees.write("proc/77/cgroup", "0::/sb\n");
-    let added = template::add(&context, 77, &name("base"), Some(&name("tenant"))).unwrap();
+    let added = add_process(&context, 77, Some("tenant")).unwrap();
     assert_eq!(state.calls(), ["template_add 77 base tenant"]);
     contains(
         &added.to_string(),
@@ -163,7 +143,7 @@ fn template_warns_of_a_bad_holder() {
 fn template_add_explains_refusals() {
     let (trees, state, context) = machine();
     contains(
-        &message(template::add(&context, 5, &name("base"), None)),
+        &message(add_process(&context, 5, None)),
         &[
             "template add base from process 5",
             "there is no such process",
@@ -172,7 +152,7 @@ fn template_add_explains_refusals() {
     trees.process(77, 'T', &[]);
     state.errno.set(libc::EEXIST);
     contains(
-        &message(template::add(&context, 77, &name("base"), None)),
+        &message(add_process(&context, 77, None)),
         &[
             "a template of this name exists",
             "agentzip template rm base",
@@ -180,7 +160,7 @@ fn template_add_explains_refusals() {
     );
     trees.write("proc/78/maps", "");
     contains(
-        &message(template::add(&context, 78, &name("base"), None)),
+        &message(add_process(&context, 78, None)),
         &["process 78: has no private writable memory"],
     );
 }
@@ -228,10 +208,8 @@ fn attach_a_sandbox() {
     let base = name("base");
     let group = name("g");
     let request = sandbox::Request {
-        cgroup: Path::new("agents/sb1"),
-        template: &base,
         group: Some(&group),
-        domain: None,
+        ..plain("agents/sb1", &base)
     };
     let attached = sandbox::attach(&context, &request).unwrap();
     assert_eq!(state.calls(), ["sandbox_attach base g -"]);
@@ -249,12 +227,7 @@ fn attach_explains_refusals() {
     trees.cgroup("agents/sb1", "");
     trees.template("base", "tenant-7");
     let base = name("base");
-    let request = sandbox::Request {
-        cgroup: Path::new("agents/sb1"),
-        template: &base,
-        group: None,
-        domain: None,
-    };
+    let request = plain("agents/sb1", &base);
     let refused = |errno| {
         state.errno.set(errno);
         message(sandbox::attach(&context, &request))
@@ -296,12 +269,7 @@ fn attach_warns_when_the_sandbox_may_not_swap() {
     trees.cgroup("agents/sb1", "");
     trees.write("cgroup/agents/memory.swap.max", "0\n");
     let base = name("base");
-    let request = sandbox::Request {
-        cgroup: Path::new("agents/sb1"),
-        template: &base,
-        group: None,
-        domain: None,
-    };
+    let request = plain("agents/sb1", &base);
     let text = sandbox::attach(&context, &request).unwrap().to_string();
     contains(&text, &["may not swap", "agents/memory.swap.max"]);
 }
@@ -356,6 +324,7 @@ fn waiting_reclaims() {
     let reclaimed = report.reclaimed.as_ref().unwrap();
     assert_eq!(reclaimed.memory.stop, Stop::Empty);
     assert_eq!(reclaimed.pages_stored, Some(0));
+    assert_eq!(reclaimed.pages_kept, Some(0));
     contains(
         &report.to_string(),
         &["phase waiting", "in swap", "nothing left to take"],
@@ -535,7 +504,7 @@ fn lists_show_paths_and_gone_cgroups() {
     );
     contains(
         &template::list(&context).unwrap().to_string(),
-        &["base", "300", "80.0 KiB"],
+        &["base", "process", "300", "80.0 KiB", "none"],
     );
 }
 
@@ -546,19 +515,22 @@ fn status_as_text_and_as_json() {
     trees.sandbox(id, true, 100);
     trees.template("base", "default");
     trees.counters("sysfs/stats", 100);
-    trees.write("sysfs/stats/memory_pool", "4096\n");
+    trees.write("sysfs/stats/memory_arenas", "4096\n");
     trees.write("sysfs/stats/memory_total", "8192\n");
     let report = status::status(&context).unwrap();
     contains(
         &report.to_string(),
         &[
-            "AgentZip: armed, stores on; ABI 1",
+            "AgentZip: armed, stores on; ABI 2",
             "Store: 100 entries (400.0 KiB) in 8.0 KiB, ratio 50.0",
-            "payload pool      4.0 KiB   50.0%",
+            "arenas            4.0 KiB   50.0%",
+            "4.0 KiB of at most max in the first three",
             "delta         100  100.0%  1000 B  100.0%    10.0",
             "/agents/sb1",
+            "base   default  base              1           7  12.0 KiB  8.0 KiB",
         ],
     );
+    assert_eq!(report.warnings, Vec::<String>::new());
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["module"]["armed"], true);
     assert_eq!(json["memory"]["total"], 8192);
@@ -567,7 +539,28 @@ fn status_as_text_and_as_json() {
     assert_eq!(json["sandboxes"][0]["cgroup"], "/agents/sb1");
     assert_eq!(json["sandboxes"][0]["cgroup_id"], id);
     assert_eq!(json["sandboxes"][0]["pages"]["entries"], 100);
+    assert_eq!(json["sandboxes"][0]["arena_bytes"], 4096);
+    assert_eq!(json["sandboxes"][0]["max_bytes"], serde_json::Value::Null);
     assert_eq!(json["templates"][0]["pages_referenced"], 300);
+    assert_eq!(json["templates"][0]["pages_indexed"], 320);
+    assert_eq!(json["groups"][0]["references"], 7);
+    assert_eq!(json["groups"][0]["sandboxes"], 1);
+}
+
+#[test]
+fn status_counts_what_a_group_shares_once() {
+    let (trees, _state, context) = machine();
+    for (id, template) in [(1001, "base"), (1002, "base"), (1003, "other")] {
+        trees.sandbox(id, true, 1);
+        let file = format!("sysfs/sandboxes/{id}/template");
+        trees.write(&file, &format!("{template}\n"));
+    }
+    let groups = status::status(&context).unwrap().groups;
+    let found: Vec<_> = groups
+        .iter()
+        .map(|g| (g.template.as_str(), g.sandboxes, g.references))
+        .collect();
+    assert_eq!(found, [("base", 2, 7), ("other", 1, 7)]);
 }
 
 #[test]
@@ -577,6 +570,11 @@ fn status_says_which_file_is_wrong() {
     contains(
         &message(status::status(&context)),
         &["sysfs/stats/loads: expected one number, found \"many\""],
+    );
+    trees.write("sysfs/max_bytes", "much\n");
+    contains(
+        &message(status::status(&context)),
+        &["sysfs/max_bytes: expected a number or \"max\", found \"much\""],
     );
     std::fs::remove_dir_all(trees.path("sysfs")).unwrap();
     contains(

@@ -70,7 +70,10 @@ fn without_swapoff_entries_remain_and_that_is_said() {
 fn refuses_when_memory_does_not_suffice() {
     let (trees, state, context) = machine();
     trees.write("sysfs/stats/entries", "2\n");
-    trees.write("proc/meminfo", "MemAvailable: 33000 kB\nSwapCached: 0 kB\n");
+    trees.write(
+        "proc/meminfo",
+        "MemTotal: 99000 kB\nMemAvailable: 33000 kB\nSwapCached: 0 kB\n",
+    );
     state.entries.set(2);
     let error = drain::drain(&context, true).unwrap_err().to_string();
     assert!(
@@ -82,7 +85,7 @@ fn refuses_when_memory_does_not_suffice() {
     // What is in memory already needs no room.
     trees.write(
         "proc/meminfo",
-        "MemAvailable: 33000 kB\nSwapCached: 900 kB\n",
+        "MemTotal: 99000 kB\nMemAvailable: 33000 kB\nSwapCached: 900 kB\n",
     );
     assert!(drain::drain(&context, true).unwrap().complete());
 }

@@ -29,6 +29,16 @@ pub struct MemoryStat {
     pub swap: u64,
 }
 
+/// Pages that left memory, since the cgroup was made. The kernel batches these counts, too: they
+/// can be off by 64 for each CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evicted {
+    /// Taken by `memory.reclaim`, of the kind that it was told to take.
+    pub reclaimed: u64,
+    /// Filled with zeros: swapped out without going anywhere.
+    pub zero_filled: u64,
+}
+
 /// What one write to `memory.reclaim` came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimed {
@@ -45,15 +55,7 @@ impl Cgroup {
     ///
     /// When a file of the memory controller is missing or cannot be understood.
     pub fn memory_stat(&self) -> Result<MemoryStat> {
-        let path = self.path().join("memory.stat");
-        let text = read_text(&path).map_err(|error| self.explain(error))?;
-        let field = |name: &str| {
-            text.lines()
-                .filter_map(|line| line.split_once(' '))
-                .find(|(key, _)| *key == name)
-                .and_then(|(_, value)| value.trim().parse::<u64>().ok())
-                .ok_or_else(|| Error::parse(&path, format!("no line \"{name} BYTES\"")))
-        };
+        let field = self.stat_fields()?;
         Ok(MemoryStat {
             current: self.number("memory.current")?.unwrap_or(0),
             anon: field("anon")?,
@@ -62,6 +64,32 @@ impl Cgroup {
             reclaimable: field("inactive_anon")? + field("active_anon")?,
             unevictable: field("unevictable")?,
             swap: self.number("memory.swap.current")?.unwrap_or(0),
+        })
+    }
+
+    /// How many pages left its memory.
+    ///
+    /// # Errors
+    ///
+    /// When a file of the memory controller is missing or cannot be understood.
+    pub fn evicted(&self) -> Result<Evicted> {
+        let field = self.stat_fields()?;
+        Ok(Evicted {
+            reclaimed: field("pgsteal_proactive")?,
+            zero_filled: field("swpout_zero")?,
+        })
+    }
+
+    /// Reads `memory.stat`; the closure gives a line's value.
+    fn stat_fields(&self) -> Result<impl Fn(&str) -> Result<u64>> {
+        let path = self.path().join("memory.stat");
+        let text = read_text(&path).map_err(|error| self.explain(error))?;
+        Ok(move |name: &str| {
+            text.lines()
+                .filter_map(|line| line.split_once(' '))
+                .find(|(key, _)| *key == name)
+                .and_then(|(_, value)| value.trim().parse::<u64>().ok())
+                .ok_or_else(|| Error::parse(&path, format!("no line \"{name} NUMBER\"")))
         })
     }
 
@@ -192,7 +220,7 @@ mod tests {
     }
 
     const STAT: &str = "anon 100\nfile 5\nshmem 7\nswapcached 9\ninactive_anon 60\n\
-        active_anon 50\ninactive_file 1\nunevictable 3\n";
+        active_anon 50\ninactive_file 1\nunevictable 3\npgsteal_proactive 70\nswpout_zero 2\n";
 
     #[test]
     fn statistics() {
@@ -212,6 +240,11 @@ mod tests {
             swap: 4096,
         };
         assert_eq!(stat, expected);
+        let expected = Evicted {
+            reclaimed: 70,
+            zero_filled: 2,
+        };
+        assert_eq!(cgroup.evicted().unwrap(), expected);
     }
 
     #[test]
@@ -232,7 +265,7 @@ mod tests {
         let (_dir, cgroup) = fixture(&[("agents/sb/memory.stat", "anon 100\n")]);
         let error = cgroup.memory_stat().unwrap_err().to_string();
         assert!(
-            error.contains("memory.stat: no line \"swapcached BYTES\""),
+            error.contains("memory.stat: no line \"swapcached NUMBER\""),
             "{error}"
         );
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-pub use memory::{MemoryStat, Reclaimed};
+pub use memory::{Evicted, MemoryStat, Reclaimed};
 
 use crate::error::{read_text, Error, Result};
 

@@ -57,7 +57,7 @@ pub(super) fn known_templates(context: &Context) -> String {
     match context.sysfs.templates() {
         Err(_) => "see: agentzip template list".to_owned(),
         Ok(templates) if templates.is_empty() => {
-            "there are no templates yet; make one: agentzip template add --pid PID --name NAME"
+            "there are no templates yet; make one: agentzip template add --pid PID --name NAME (or --file FILE)"
                 .to_owned()
         }
         Ok(templates) => {

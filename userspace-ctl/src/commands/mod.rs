@@ -3,14 +3,18 @@
 //! One function for each command. It takes the [`Context`](crate::Context) and its arguments, and
 //! returns a report that prints itself (`Display`) and serializes itself (`--json`).
 
+pub mod alarm;
 pub mod arm;
 pub mod drain;
 mod explain;
+pub mod limit;
 pub mod phase;
+pub mod ranges;
 pub mod restore;
 pub mod sandbox;
 pub mod status;
 pub mod template;
+pub mod template_add;
 
 use std::fmt;
 

@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::explain::Refusal;
 use super::sandbox::{not_attached, swap_warnings};
 use super::{sandbox_name, select, write_warnings};
-use crate::cgroup::Selector;
+use crate::cgroup::{Evicted, Selector};
 use crate::error::{Error, Result};
-use crate::format::{count, Bytes, Elapsed, Table};
+use crate::format::{count, percent, Bytes, Elapsed, Table};
 use crate::reclaim::{self, Options, Stop};
 use crate::sysfs::PageCounters;
 use crate::{Context, PAGE_SIZE};
@@ -27,6 +27,9 @@ pub struct Reclaimed {
     pub pages_stored: Option<u64>,
     /// Pages that it declined meanwhile: they went to zswap's place, the swap device.
     pub pages_declined: Option<u64>,
+    /// Pages that went without a store, as they had not changed since they were loaded. The kernel's
+    /// count behind it can be off by 64 for each CPU.
+    pub pages_kept: Option<u64>,
 }
 
 /// What `phase` did.
@@ -52,6 +55,7 @@ impl fmt::Display for Report {
             memory,
             pages_stored,
             pages_declined,
+            pages_kept,
         }) = &self.reclaimed
         {
             let (before, after) = (&memory.before, &memory.after);
@@ -85,9 +89,16 @@ impl fmt::Display for Report {
             if let (Some(stored), Some(declined)) = (pages_stored, pages_declined) {
                 writeln!(
                     f,
-                    "  {} stored ({}), {declined} declined",
+                    "  {} stored ({}), {declined} declined{}",
                     count(*stored, "page"),
-                    Bytes(stored * PAGE_SIZE)
+                    Bytes(stored * PAGE_SIZE),
+                    match pages_kept {
+                        Some(kept) if *kept > 0 => format!(
+                            ", about {kept} unchanged since they were loaded: {} of the stores saved",
+                            percent(*kept, kept + stored)
+                        ),
+                        _ => String::new(),
+                    }
                 )?;
             }
         }
@@ -137,6 +148,8 @@ pub fn phase(
         Some(sandbox.pages)
     };
     let before = counters();
+    // Kernels without these lines tell less.
+    let evicted_before = cgroup.evicted().ok();
     let memory = reclaim::reclaim(&cgroup, options)?;
     let (pages_stored, pages_declined) = match (before, counters()) {
         (Some(before), Some(after)) => (
@@ -145,6 +158,13 @@ pub fn phase(
         ),
         _ => (None, None),
     };
+    let pages_kept = match (evicted_before, cgroup.evicted().ok()) {
+        (Some(before), Some(after)) => {
+            let written = pages_stored.zip(pages_declined);
+            written.map(|(stored, declined)| kept(&before, &after, stored + declined))
+        }
+        _ => None,
+    };
     if memory.stop != Stop::Empty && memory.after.reclaimable > memory.before.reclaimable / 10 {
         report.warnings = swap_warnings(context, &cgroup);
     }
@@ -152,6 +172,30 @@ pub fn phase(
         memory,
         pages_stored,
         pages_declined,
+        pages_kept,
     });
     Ok(report)
+}
+
+/// Pages that were reclaimed without being written anywhere, for what they held was there already.
+fn kept(before: &Evicted, after: &Evicted, written: u64) -> u64 {
+    let reclaimed = after.reclaimed.saturating_sub(before.reclaimed);
+    let zero_filled = after.zero_filled.saturating_sub(before.zero_filled);
+    reclaimed.saturating_sub(zero_filled + written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_nowhere_was_kept() {
+        let at = |reclaimed, zero_filled| Evicted {
+            reclaimed,
+            zero_filled,
+        };
+        assert_eq!(kept(&at(100, 3), &at(1100, 13), 400), 590);
+        // Declined pages on their way to the device are still in memory.
+        assert_eq!(kept(&at(100, 3), &at(150, 3), 60), 0);
+    }
 }

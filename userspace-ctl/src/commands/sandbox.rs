@@ -9,13 +9,14 @@ use agentzip_uapi::DEFAULT_DOMAIN;
 use serde::Serialize;
 
 use super::explain::{known_templates, Refusal};
-use super::{sandbox_name, select, write_warnings};
+use super::{limit, ranges, sandbox_name, select, write_warnings};
 use crate::cgroup::{Cgroup, Selector};
 use crate::device::NewSandbox;
 use crate::error::Result;
 use crate::format::{count, Bytes, Table};
+use crate::signature::Binaries;
 use crate::sysfs::Sandbox;
-use crate::{Context, ObjectName, PAGE_SIZE};
+use crate::{Context, Limit, ObjectName, Signature, PAGE_SIZE};
 
 /// What `sandbox attach` did.
 #[derive(Debug, Serialize)]
@@ -26,6 +27,10 @@ pub struct Attached {
     pub cgroup_id: u64,
     /// Its template.
     pub template: String,
+    /// The signature that was compared with the template's.
+    pub signature: Signature,
+    /// Ranges that were given.
+    pub ranges: usize,
     /// What stands in the way of a saving.
     pub warnings: Vec<String>,
 }
@@ -57,20 +62,33 @@ pub struct Request<'a> {
     pub group: Option<&'a ObjectName>,
     /// Its domain; `default` when `None`.
     pub domain: Option<&'a ObjectName>,
+    /// Bound on the arena; as it was, at first none, when `None`.
+    pub max_bytes: Option<Limit>,
+    /// Signature of what it was cloned from; when `None`, that of one of its processes.
+    pub signature: Option<Signature>,
+    /// Where its memory lies in the template; when empty, the module keeps what it has.
+    pub ranges: ranges::Request<'a>,
 }
 
 /// Makes a cgroup a sandbox.
 ///
 /// # Errors
 ///
-/// When it is no cgroup, or the module refuses.
+/// When it is no cgroup, or the module refuses. When only the bound could not be set it is attached
+/// all the same.
 pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
     let cgroup = context.cgroups.open(request.cgroup)?;
     let directory = cgroup.open()?;
+    let ranges = request.ranges.resolve(context, &cgroup)?;
+    let mut warnings = swap_warnings(context, &cgroup);
+    let signature = request
+        .signature
+        .unwrap_or_else(|| own_signature(context, &cgroup, request.template, &mut warnings));
     let sandbox = NewSandbox {
         template: request.template.raw(),
         group: ObjectName::raw_or_default(request.group),
         domain: ObjectName::raw_or_default(request.domain),
+        signature,
     };
     let attached = context.device.sandbox_attach(&directory, &sandbox);
     let cgroup_id = attached.map_err(|failure| {
@@ -90,6 +108,7 @@ pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
                 known_templates(context)
             )),
             libc::EPERM => Some(other_domain(context, request)),
+            libc::EKEYREJECTED => Some(other_origin(context, request.template, signature)),
             libc::EEXIST => Some(already_attached(context, &cgroup)),
             libc::EOPNOTSUPP => Some(format!(
                 "the memory controller is not on there; try: echo +memory > {}/cgroup.subtree_control",
@@ -106,12 +125,71 @@ pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
             _ => None,
         })
     })?;
+    if let Some(limit) = request.max_bytes {
+        let set = context.sysfs.set_sandbox_limit(cgroup_id, limit);
+        set.map_err(|error| {
+            let advice = "it is attached, without the bound; see: agentzip sandbox limit";
+            limit::explain("sandbox attach", &cgroup.name(), error, Some(advice))
+        })?;
+    }
+    if !request.ranges.is_empty() {
+        if let Err(error) = ranges::tell(context, cgroup_id, &cgroup.name(), &ranges) {
+            // All or nothing. When this fails too, the sandbox is listed, and the error says enough.
+            let _ = context.device.sandbox_detach(cgroup_id);
+            return Err(error);
+        }
+    }
     Ok(Attached {
         cgroup: cgroup.name(),
         cgroup_id,
         template: request.template.to_string(),
-        warnings: swap_warnings(context, &cgroup),
+        signature,
+        ranges: ranges.len(),
+        warnings,
     })
+}
+
+/// The signature of a process in the cgroup: of one that is like the template's, if there is any. None
+/// when there is nothing to compare: the template is from a file or has no signature, or there is no
+/// process.
+fn own_signature(
+    context: &Context,
+    cgroup: &Cgroup,
+    template: &ObjectName,
+    warnings: &mut Vec<String>,
+) -> Signature {
+    let wanted = match context.sysfs.template(template.as_str()) {
+        Ok(Some(template)) if template.source == "process" => template.signature,
+        _ => Signature::NONE,
+    };
+    if wanted.is_none() {
+        return Signature::NONE;
+    }
+    let (processes, _) = cgroup.processes().unwrap_or_default();
+    let mut binaries = Binaries::default();
+    let mut first = None;
+    let mut problem = None;
+    for pid in processes {
+        match binaries.signature(&context.procfs, pid) {
+            Ok(signature) if signature == wanted => return signature,
+            Ok(signature) => first = first.or(Some(signature)),
+            Err(error) => problem = Some(error),
+        }
+    }
+    if let (None, Some(problem)) = (first, problem) {
+        warnings.push(format!("{problem}: the signature was not compared"));
+    }
+    first.unwrap_or(Signature::NONE)
+}
+
+fn other_origin(context: &Context, template: &ObjectName, signature: Signature) -> String {
+    let known = context.sysfs.template(template.as_str()).ok().flatten();
+    let wanted = known.map_or(Signature::NONE, |template| template.signature);
+    format!(
+        "it has signature {signature}, template {template} has {wanted}: it was not cloned from what \
+         the template was made of; name the right template. A sandbox that only loaded more libraries \
+         since its fork has the template's: --signature {wanted}"
+    )
 }
 
 fn other_domain(context: &Context, request: &Request<'_>) -> String {
@@ -184,6 +262,16 @@ pub struct Listed {
     pub sandbox: Sandbox,
 }
 
+impl Listed {
+    /// How commands name it: the path of its cgroup, or `id:412` when that is gone.
+    pub(super) fn name(&self) -> String {
+        match &self.cgroup {
+            Some(cgroup) => cgroup.clone(),
+            None => format!("id:{}", self.sandbox.cgroup_id),
+        }
+    }
+}
+
 /// What `sandbox list` shows.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
@@ -205,6 +293,8 @@ impl fmt::Display for List {
             ">WAS",
             ">PAYLOAD",
             ">B/PAGE",
+            ">ARENA",
+            ">MAX",
             ">LOADS",
             ">DECLINED",
             ">ERRORS",
@@ -227,6 +317,8 @@ impl fmt::Display for List {
                 Bytes(pages.entries * PAGE_SIZE).to_string(),
                 Bytes(pages.payload_bytes()).to_string(),
                 bytes_per_page(pages.payload_bytes(), pages.entries),
+                Bytes(sandbox.arena_bytes).to_string(),
+                sandbox.max_bytes.to_string(),
                 pages.loads.to_string(),
                 pages.declined().to_string(),
                 pages.load_errors.to_string(),

@@ -2,16 +2,22 @@
 
 //! `agentzip status`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
+use super::alarm::{self, Alarm};
+use super::limit::is_near;
 use super::sandbox::{self, bytes_per_page};
-use super::template;
+use super::{template, write_warnings};
 use crate::error::Result;
 use crate::format::{count, percent, Bytes, Table};
-use crate::sysfs::{Memory, ModuleState, PageCounters};
-use crate::{Context, PAGE_SIZE};
+use crate::sysfs::{Memory, ModuleState, PageCounters, Sandbox};
+use crate::{Context, Limit, PAGE_SIZE};
+
+/// The store should be below one part in this many of the machine's memory.
+const RAM_PARTS: u64 = 20;
 
 /// Everything that the module tells.
 #[derive(Debug, Serialize)]
@@ -26,6 +32,31 @@ pub struct Report {
     pub templates: template::List,
     /// The sandboxes.
     pub sandboxes: sandbox::List,
+    /// What their groups share.
+    pub groups: Vec<Group>,
+    /// What wants attention.
+    pub warnings: Vec<String>,
+    /// Sandboxes that their template explains badly.
+    pub alarms: Vec<Alarm>,
+}
+
+/// Sandboxes that share reference pages.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its domain.
+    pub domain: String,
+    /// Its template: groups of one name and two templates are two.
+    pub template: String,
+    /// Sandboxes in it, detached ones included.
+    pub sandboxes: u64,
+    /// Reference pages.
+    pub references: u64,
+    /// Bytes of those, with their tables.
+    pub reference_bytes: u64,
+    /// Bytes of the content index.
+    pub sketch_bytes: u64,
 }
 
 /// Reads the module's statistics. Needs no privilege.
@@ -34,13 +65,79 @@ pub struct Report {
 ///
 /// When the module is not loaded or its files cannot be read.
 pub fn status(context: &Context) -> Result<Report> {
-    Ok(Report {
+    let sandboxes = sandbox::list(context)?;
+    let mut report = Report {
         module: context.sysfs.module()?,
         memory: context.sysfs.memory()?,
         store: context.sysfs.store()?,
         templates: template::list(context)?,
-        sandboxes: sandbox::list(context)?,
-    })
+        alarms: alarm::alarms(&sandboxes.0),
+        sandboxes,
+        groups: Vec::new(),
+        warnings: Vec::new(),
+    };
+    report.groups = groups(report.sandboxes.0.iter().map(|listed| &listed.sandbox));
+    report.warnings = warnings(&report, context.procfs.meminfo()?.total);
+    Ok(report)
+}
+
+/// What each group shares, by domain, name and template.
+fn groups<'a>(sandboxes: impl Iterator<Item = &'a Sandbox>) -> Vec<Group> {
+    let mut groups = BTreeMap::new();
+    for sandbox in sandboxes {
+        let key = (&sandbox.domain, &sandbox.group, &sandbox.template);
+        let group = groups.entry(key).or_insert_with(|| Group {
+            name: sandbox.group.clone(),
+            domain: sandbox.domain.clone(),
+            template: sandbox.template.clone(),
+            sandboxes: 0,
+            references: sandbox.group_references,
+            reference_bytes: sandbox.group_reference_bytes,
+            sketch_bytes: sandbox.group_sketch_bytes,
+        });
+        group.sandboxes += 1;
+    }
+    groups.into_values().collect()
+}
+
+fn warnings(report: &Report, ram: u64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let memory = &report.memory;
+    if memory.total > ram / RAM_PARTS {
+        warnings.push(format!(
+            "the store occupies {} of the machine's {} ({}), more than {}; end sandboxes, or bound it: \
+             agentzip limit SIZE",
+            Bytes(memory.total),
+            Bytes(ram),
+            percent(memory.total, ram),
+            percent(1, RAM_PARTS),
+        ));
+    }
+    let mut near = |what: &str, used: u64, limit: Limit, command: &str| {
+        if is_near(used, limit) {
+            warnings.push(format!(
+                "{what} has {} of at most {limit}: what does not fit goes to the swap device; \
+                 more room: agentzip {command}",
+                Bytes(used),
+            ));
+        }
+    };
+    near(
+        "the store",
+        memory.bounded(),
+        report.module.max_bytes,
+        "limit SIZE",
+    );
+    for listed in &report.sandboxes.0 {
+        let sandbox = &listed.sandbox;
+        near(
+            &format!("sandbox {}", listed.name()),
+            sandbox.arena_bytes,
+            sandbox.max_bytes,
+            &format!("sandbox limit {} SIZE", listed.name()),
+        );
+    }
+    warnings
 }
 
 impl fmt::Display for Report {
@@ -53,11 +150,16 @@ impl fmt::Display for Report {
             (false, false) => "stores off",
         };
         writeln!(f, "AgentZip: {hooks}, {stores}; ABI {}", module.abi_version,)?;
+        for alarm in &self.alarms {
+            writeln!(f, "ALARM: {alarm}")?;
+        }
         self.write_store(f)?;
         self.write_memory(f)?;
         self.write_representations(f)?;
         writeln!(f, "\nTemplates\n{}", self.templates)?;
-        write!(f, "Sandboxes\n{}", self.sandboxes)
+        write!(f, "Sandboxes\n{}", self.sandboxes)?;
+        self.write_groups(f)?;
+        write_warnings(f, &self.warnings)
     }
 }
 
@@ -92,12 +194,19 @@ impl Report {
             ),
             ("erased", store.erased, String::new()),
             ("template-backed", store.template_backed, String::new()),
+            ("promoted", store.promoted, "to reference pages".to_owned()),
+            (
+                "dropped",
+                store.dropped,
+                "by loads, near a bound".to_owned(),
+            ),
             (
                 "declined",
                 store.declined_incompressible,
                 "incompressible".to_owned(),
             ),
             ("declined", store.declined_nomem, "no memory".to_owned()),
+            ("declined", store.declined_full, "bound reached".to_owned()),
             (
                 "declined",
                 store.declined_detached,
@@ -114,8 +223,9 @@ impl Report {
         let memory = &self.memory;
         let mut table = Table::new(&["", ">BYTES", ">SHARE"]).indented(2);
         for (what, bytes) in [
-            ("payload pool", memory.pool),
-            ("pool handles", memory.handles),
+            ("arenas", memory.arenas),
+            ("reference pages", memory.references),
+            ("content indexes", memory.sketches),
             ("slot table", memory.table),
             ("template pages", memory.template_pages),
             ("template indexes", memory.template_index),
@@ -129,7 +239,10 @@ impl Report {
                 percent(bytes, memory.total),
             ]);
         }
-        write!(f, "\nMemory that the store occupies\n{table}")
+        let max = self.module.max_bytes;
+        let bounded = Bytes(memory.bounded());
+        writeln!(f, "\nMemory that the store occupies\n{table}")?;
+        writeln!(f, "  {bounded} of at most {max} in the first three")
     }
 
     fn write_representations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,5 +261,32 @@ impl Report {
             ]);
         }
         write!(f, "\nRepresentations\n{table}")
+    }
+
+    fn write_groups(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.groups.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::new(&[
+            "GROUP",
+            "DOMAIN",
+            "TEMPLATE",
+            ">SANDBOXES",
+            ">REFERENCES",
+            ">BYTES",
+            ">INDEX",
+        ]);
+        for group in &self.groups {
+            table.row([
+                group.name.clone(),
+                group.domain.clone(),
+                group.template.clone(),
+                group.sandboxes.to_string(),
+                group.references.to_string(),
+                Bytes(group.reference_bytes).to_string(),
+                Bytes(group.sketch_bytes).to_string(),
+            ]);
+        }
+        write!(f, "\nGroups\n{table}")
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use agentzip_uapi::{self as uapi, Name, Phase};
 
-use super::{Device, Failure, Info, NewSandbox, NewTemplate, TemplatePages};
+use super::{Device, Failure, Info, NewSandbox, NewTemplate, Source, TemplatePages};
 use crate::error::{Error, Result};
 use crate::sys;
 
@@ -74,24 +74,54 @@ impl Device for KernelDevice {
     }
 
     fn template_add(&self, template: &NewTemplate) -> Result<TemplatePages, Failure> {
-        let mut add = uapi::TemplateAdd {
-            pid: template.pid,
-            flags: 0,
-            ranges: 0,
-            nr_ranges: 0,
-            reserved: 0,
-            name: template.name,
-            domain: template.domain,
-            pages_referenced: 0,
-            pages_copied: 0,
-            pages_skipped: 0,
-        };
-        sys::template_add(self.fd()?, &mut add, &template.ranges)?;
-        Ok(TemplatePages {
-            referenced: add.pages_referenced,
-            copied: add.pages_copied,
-            skipped: add.pages_skipped,
-        })
+        let signature = template.signature.raw();
+        match &template.source {
+            Source::Process { pid, ranges } => {
+                let add = uapi::TemplateAdd {
+                    pid: *pid,
+                    flags: 0,
+                    ranges: 0,
+                    nr_ranges: 0,
+                    reserved: 0,
+                    name: template.name,
+                    domain: template.domain,
+                    pages_referenced: 0,
+                    pages_copied: 0,
+                    pages_skipped: 0,
+                };
+                let mut argument = uapi::TemplateAddSigned { add, signature };
+                sys::template_add(self.fd()?, &mut argument, ranges)?;
+                Ok(TemplatePages {
+                    referenced: argument.add.pages_referenced,
+                    copied: argument.add.pages_copied,
+                    skipped: argument.add.pages_skipped,
+                })
+            }
+            Source::File {
+                file,
+                offset,
+                length,
+            } => {
+                let mut argument = uapi::TemplateAddFile {
+                    fd: file.as_raw_fd(),
+                    flags: 0,
+                    offset: *offset,
+                    length: *length,
+                    name: template.name,
+                    domain: template.domain,
+                    signature,
+                    pages_referenced: 0,
+                    pages_copied: 0,
+                    pages_skipped: 0,
+                };
+                sys::call(self.fd()?, &mut argument)?;
+                Ok(TemplatePages {
+                    referenced: argument.pages_referenced,
+                    copied: argument.pages_copied,
+                    skipped: argument.pages_skipped,
+                })
+            }
+        }
     }
 
     fn template_remove(&self, name: &Name) -> Result<(), Failure> {
@@ -106,7 +136,7 @@ impl Device for KernelDevice {
     }
 
     fn sandbox_attach(&self, cgroup: &File, sandbox: &NewSandbox) -> Result<u64, Failure> {
-        let mut attach = uapi::SandboxAttach {
+        let attach = uapi::SandboxAttach {
             cgroup_fd: cgroup.as_raw_fd(),
             flags: 0,
             template: sandbox.template,
@@ -114,8 +144,16 @@ impl Device for KernelDevice {
             domain: sandbox.domain,
             cgroup_id: 0,
         };
-        sys::call(self.fd()?, &mut attach)?;
-        Ok(attach.cgroup_id)
+        let mut argument = uapi::SandboxAttachSigned {
+            attach,
+            signature: sandbox.signature.raw(),
+        };
+        sys::call(self.fd()?, &mut argument)?;
+        Ok(argument.attach.cgroup_id)
+    }
+
+    fn sandbox_ranges(&self, cgroup_id: u64, ranges: &[uapi::SandboxRange]) -> Result<(), Failure> {
+        Ok(sys::sandbox_ranges(self.fd()?, cgroup_id, ranges)?)
     }
 
     fn sandbox_detach(&self, cgroup_id: u64) -> Result<u64, Failure> {

@@ -7,11 +7,12 @@ mod kernel;
 use std::fs::File;
 use std::io;
 
-use agentzip_uapi::{Name, Phase, Range};
+use agentzip_uapi::{Name, Phase, Range, SandboxRange};
 
 pub use kernel::KernelDevice;
 
 use crate::error::Result;
+use crate::Signature;
 
 /// State of the module, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +28,37 @@ pub struct Info {
 }
 
 /// What a template is made of.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
+pub enum Source {
+    /// Memory of a process.
+    Process {
+        /// Process that holds the pages.
+        pid: i32,
+        /// Sorted, not overlapping.
+        ranges: Vec<Range>,
+    },
+    /// A part of a file.
+    File {
+        /// Open for reading.
+        file: File,
+        /// Its first byte.
+        offset: u64,
+        /// Its length in bytes; 0: to the end of the file.
+        length: u64,
+    },
+}
+
+/// A template to be.
+#[derive(Debug)]
 pub struct NewTemplate {
-    /// Process that holds the pages.
-    pub pid: i32,
-    /// Sorted, not overlapping.
-    pub ranges: Vec<Range>,
+    /// What it is made of.
+    pub source: Source,
     /// Name.
     pub name: Name,
     /// Domain; all zero for the default.
     pub domain: Name,
+    /// Fingerprint of the source.
+    pub signature: Signature,
 }
 
 /// Pages of a new template.
@@ -46,7 +68,7 @@ pub struct TemplatePages {
     pub referenced: u64,
     /// Copied.
     pub copied: u64,
-    /// In the ranges, but left out.
+    /// In the ranges or in the part of the file, but left out.
     pub skipped: u64,
 }
 
@@ -59,6 +81,8 @@ pub struct NewSandbox {
     pub group: Name,
     /// Domain; all zero for the default.
     pub domain: Name,
+    /// Fingerprint of what it was cloned from.
+    pub signature: Signature,
 }
 
 /// Why a command failed.
@@ -95,6 +119,8 @@ pub trait Device {
     fn template_remove(&self, name: &Name) -> Result<(), Failure>;
     /// Makes the cgroup behind an open directory a sandbox; returns its id.
     fn sandbox_attach(&self, cgroup: &File, sandbox: &NewSandbox) -> Result<u64, Failure>;
+    /// Replaces the ranges that say where the memory of a sandbox lies in its template.
+    fn sandbox_ranges(&self, cgroup_id: u64, ranges: &[SandboxRange]) -> Result<(), Failure>;
     /// Ends new stores of a sandbox; returns how many entries it still has.
     fn sandbox_detach(&self, cgroup_id: u64) -> Result<u64, Failure>;
     /// Tells what the agent in the sandbox does.

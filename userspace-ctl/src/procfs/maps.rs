@@ -13,10 +13,18 @@ pub struct Mapping {
     pub range: Range,
     /// It can be written.
     pub writable: bool,
+    /// It can be executed.
+    pub executable: bool,
     /// Writes stay in the process (copy on write).
     pub private: bool,
     /// A file lies below it.
     pub file: bool,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// Device of the file: major and minor number.
+    pub device: (u32, u32),
+    /// Inode of the file.
+    pub inode: u64,
     /// File, or a name like `[heap]`; empty for nameless anonymous memory.
     pub name: String,
 }
@@ -31,6 +39,11 @@ impl Mapping {
     /// the pages that were written are anonymous; the module leaves the others out.
     pub fn is_template_material(&self) -> bool {
         self.holds_anonymous_pages() && self.writable
+    }
+
+    /// Path of its file, as the process sees it; also when the file was removed.
+    pub fn path(&self) -> &str {
+        self.name.strip_suffix(" (deleted)").unwrap_or(&self.name)
     }
 
     /// Nothing that reclaim could take: made by the kernel, huge pages, memory of a device.
@@ -63,9 +76,14 @@ fn parse(line: &str) -> Option<Mapping> {
     let start = u64::from_str_radix(start, 16).ok()?;
     let end = u64::from_str_radix(end, 16).ok()?;
     let permissions = field().as_bytes();
-    let (_offset, _device) = (field(), field());
+    let offset = u64::from_str_radix(field(), 16).ok()?;
+    let (major, minor) = field().split_once(':')?;
+    let device = (
+        u32::from_str_radix(major, 16).ok()?,
+        u32::from_str_radix(minor, 16).ok()?,
+    );
     let inode: u64 = field().parse().ok()?;
-    let [_, write, _, share] = *permissions else {
+    let [_, write, execute, share] = *permissions else {
         return None;
     };
     if start >= end {
@@ -74,8 +92,12 @@ fn parse(line: &str) -> Option<Mapping> {
     Some(Mapping {
         range: Range { start, end },
         writable: write == b'w',
+        executable: execute == b'x',
         private: share == b'p',
         file: inode != 0,
+        offset,
+        device,
+        inode,
         name: rest.trim_start_matches(' ').to_owned(),
     })
 }
@@ -96,8 +118,15 @@ mod tests {
                 .unwrap();
         assert_eq!(mapping.range.start, 0x7f00_0000_0000);
         assert_eq!(mapping.range.end, 0x7f00_0002_1000);
-        assert!(mapping.writable && mapping.private && mapping.file);
+        assert!(mapping.writable && mapping.private && mapping.file && !mapping.executable);
+        assert_eq!(mapping.offset, 0x1000);
+        assert_eq!((mapping.device, mapping.inode), ((0xfe, 1), 1234));
         assert_eq!(mapping.name, "/usr/lib/a b.so");
+        let mapping: Mapping = "1000-2000 r-xp 00000000 fe:01 5 /usr/lib/old.so (deleted)"
+            .parse()
+            .unwrap();
+        assert!(mapping.executable);
+        assert_eq!(mapping.path(), "/usr/lib/old.so");
     }
 
     #[test]
@@ -147,6 +176,8 @@ mod tests {
             "10000-zzz rw-p 0 00:00 0",
             "10000-20000 rw 0 00:00 0",
             "10000-20000 rw-p 0 00:00 x",
+            "10000-20000 rw-p x 00:00 0",
+            "10000-20000 rw-p 0 00 0",
         ] {
             assert!(line.parse::<Mapping>().is_err(), "{line:?}");
         }

@@ -24,6 +24,8 @@ pub struct Procfs {
 /// What `/proc/meminfo` says, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
+    /// All memory that the kernel manages.
+    pub total: u64,
     /// Memory that can be had without swapping.
     pub available: u64,
     /// Memory whose pages have a slot in swap too, so that swapoff need not read them.
@@ -69,6 +71,26 @@ impl Procfs {
                     .map_err(|problem: String| Error::parse(&path, problem))
             })
             .collect()
+    }
+
+    /// Opens the file that a process has mapped, and says how it was found: through the mapping, or
+    /// else by its path below the process's root.
+    ///
+    /// # Errors
+    ///
+    /// When the process is gone, or the file is and may not be reached through the mapping.
+    pub fn mapped_file(&self, pid: i32, mapping: &Mapping) -> Result<(PathBuf, File)> {
+        let range = &mapping.range;
+        let name = format!("map_files/{:x}-{:x}", range.start, range.end);
+        let path = self.process_file(pid, &name);
+        if let Ok(file) = File::open(&path) {
+            return Ok((path, file));
+        }
+        let path = self
+            .process_file(pid, "root")
+            .join(mapping.path().trim_start_matches('/'));
+        let file = File::open(&path).map_err(Error::io("open", &path))?;
+        Ok((path, file))
     }
 
     /// State letter of a process: `R`, `S`, `T` ...
@@ -124,7 +146,7 @@ impl Procfs {
         swaps::parse(&read_text(&path)?).map_err(|problem| Error::parse(&path, problem))
     }
 
-    /// Memory that is available.
+    /// How much memory there is, and how much is available.
     ///
     /// # Errors
     ///
@@ -141,6 +163,7 @@ impl Procfs {
                 .ok_or_else(|| Error::parse(&path, format!("no line {name}: N kB")))
         };
         Ok(MemInfo {
+            total: field("MemTotal")?,
             available: field("MemAvailable")?,
             swap_cached: field("SwapCached")?,
         })
@@ -203,7 +226,8 @@ mod tests {
             "MemTotal: 4000 kB\nMemAvailable:   1000 kB\nSwapCached:  3 kB\n",
         )]);
         let info = procfs.meminfo().unwrap();
-        assert_eq!((info.available, info.swap_cached), (1000 << 10, 3 << 10));
+        assert_eq!((info.total, info.available), (4000 << 10, 1000 << 10));
+        assert_eq!(info.swap_cached, 3 << 10);
     }
 
     #[test]

@@ -12,21 +12,26 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use agentzip_ctl::device::{Device, Failure, Info, NewSandbox, NewTemplate, TemplatePages};
+use agentzip_ctl::cgroup::Selector;
+use agentzip_ctl::commands::{ranges, sandbox, template_add};
+use agentzip_ctl::device::{Device, Failure, Info, NewSandbox, NewTemplate, Source, TemplatePages};
 use agentzip_ctl::host::{Host, Process};
-use agentzip_ctl::{Context, Paths};
-use agentzip_uapi::{Name, Phase, Range, Representation, ABI_VERSION};
+use agentzip_ctl::{Context, Error, ObjectName, Paths, Signature};
+use agentzip_uapi::{Name, Phase, Range, Representation, SandboxRange, ABI_VERSION};
 
 /// Counters of `stats/` and of each sandbox, besides `entries` and the representations.
-const COUNTERS: [&str; 10] = [
+const COUNTERS: [&str; 13] = [
     "stores",
     "loads",
     "erased",
     "declined_incompressible",
     "declined_nomem",
+    "declined_full",
     "declined_detached",
     "load_errors",
     "template_backed",
+    "promoted",
+    "dropped",
     "encode_ns",
     "decode_ns",
 ];
@@ -43,16 +48,17 @@ impl Trees {
             dir: tempfile::tempdir().unwrap(),
         };
         for (name, text) in [
-            ("sysfs/abi_version", "1\n"),
+            ("sysfs/abi_version", "2\n"),
             ("sysfs/armed", "1\n"),
             ("sysfs/enabled", "1\n"),
             ("sysfs/draining", "0\n"),
+            ("sysfs/max_bytes", "max\n"),
             ("cgroup/cgroup.procs", "1\n"),
             ("zswap/enabled", "N\n"),
             ("proc/sys/vm/page-cluster", "0\n"),
             (
                 "proc/meminfo",
-                "MemAvailable: 1000000 kB\nSwapCached: 0 kB\n",
+                "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\nSwapCached: 0 kB\n",
             ),
             (
                 "proc/swaps",
@@ -61,8 +67,9 @@ impl Trees {
         ] {
             trees.write(name, text);
         }
-        for part in
-            "pool handles table template_pages template_index scratch objects total".split(' ')
+        for part in "arenas references sketches table template_pages template_index scratch \
+                     objects total"
+            .split_ascii_whitespace()
         {
             trees.write(&format!("sysfs/stats/memory_{part}"), "0\n");
         }
@@ -106,17 +113,25 @@ impl Trees {
         }
     }
 
-    /// A template in sysfs.
+    /// A template in sysfs, from a process and without a signature.
     pub fn template(&self, name: &str, domain: &str) {
         let directory = format!("sysfs/templates/{name}");
-        self.write(&format!("{directory}/domain"), &format!("{domain}\n"));
+        for (file, text) in [
+            ("domain", domain),
+            ("source", "process"),
+            ("signature", "none"),
+        ] {
+            self.write(&format!("{directory}/{file}"), &format!("{text}\n"));
+        }
         for (file, value) in [
             ("pages_referenced", 300),
             ("pages_copied", 20),
             ("pages_skipped", 1),
+            ("pages_indexed", 320),
             ("users", 1),
             ("index_bytes", 4096),
             ("page_bytes", 81_920),
+            ("sketch_bytes", 8192),
         ] {
             self.write(&format!("{directory}/{file}"), &format!("{value}\n"));
         }
@@ -131,7 +146,8 @@ impl Trees {
         self.write(&format!("{directory}/memory.swap.current"), "4096\n");
         self.write(
             &format!("{directory}/memory.stat"),
-            "anon 0\nshmem 0\nswapcached 0\ninactive_anon 0\nactive_anon 0\nunevictable 0\n",
+            "anon 0\nshmem 0\nswapcached 0\ninactive_anon 0\nactive_anon 0\nunevictable 0\n\
+             pgsteal_proactive 0\nswpout_zero 0\n",
         );
         self.path(&directory).metadata().unwrap().ino()
     }
@@ -145,6 +161,12 @@ impl Trees {
             ("group", "base"),
             ("domain", "default"),
             ("attached", if attached { "1" } else { "0" }),
+            ("max_bytes", "max"),
+            ("arena_bytes", "4096"),
+            ("group_references", "7"),
+            ("group_reference_bytes", "12288"),
+            ("group_sketch_bytes", "8192"),
+            ("ranges", "0"),
         ] {
             self.write(&format!("{directory}/{file}"), &format!("{value}\n"));
         }
@@ -152,7 +174,7 @@ impl Trees {
     }
 
     /// A process whose one mapping (32 pages at 0x10000, and a file behind it) has these pages
-    /// swapped out; the memory file reads as zeros.
+    /// swapped out; the memory file reads as zeros. Its binary is `root/usr/bin/python3`.
     pub fn process(&self, pid: i32, state: char, swapped: &[u64]) {
         let directory = format!("proc/{pid}");
         self.write(
@@ -174,6 +196,7 @@ impl Trees {
                 .write_all_at(&(1u64 << 62).to_ne_bytes(), page * 8)
                 .unwrap();
         }
+        self.write(&format!("{directory}/root/usr/bin/python3"), "#! python\n");
         let memory = File::create(self.path(&format!("{directory}/mem"))).unwrap();
         memory.set_len(0x100_000).unwrap();
     }
@@ -206,6 +229,10 @@ pub struct State {
     pub abi_version: Cell<u32>,
     pub entries: Cell<u64>,
     pub ranges: RefCell<Vec<Range>>,
+    /// Signature of the last `template_add` or `sandbox_attach`.
+    pub signature: Cell<Option<Signature>>,
+    /// Errno of `sandbox_ranges`.
+    pub ranges_errno: Cell<i32>,
     /// Errno of `swap_on`.
     pub swap_on_errno: Cell<i32>,
     /// Errno of `will_need`.
@@ -268,9 +295,22 @@ impl Device for FakeDevice {
 
     fn template_add(&self, template: &NewTemplate) -> Result<TemplatePages, Failure> {
         let (name, domain) = (text(&template.name), text(&template.domain));
-        self.0
-            .log(format!("template_add {} {name} {domain}", template.pid));
-        *self.0.ranges.borrow_mut() = template.ranges.clone();
+        self.0.signature.set(Some(template.signature));
+        let source = match &template.source {
+            Source::Process { pid, ranges } => {
+                *self.0.ranges.borrow_mut() = ranges.clone();
+                pid.to_string()
+            }
+            Source::File {
+                file,
+                offset,
+                length,
+            } => {
+                let size = file.metadata().unwrap().len();
+                format!("file of {size} {offset}+{length}")
+            }
+        };
+        self.0.log(format!("template_add {source} {name} {domain}"));
         self.0.answer()?;
         Ok(TemplatePages {
             referenced: 30,
@@ -287,10 +327,24 @@ impl Device for FakeDevice {
     fn sandbox_attach(&self, cgroup: &File, sandbox: &NewSandbox) -> Result<u64, Failure> {
         let (template, group) = (text(&sandbox.template), text(&sandbox.group));
         let domain = text(&sandbox.domain);
+        self.0.signature.set(Some(sandbox.signature));
         self.0
             .log(format!("sandbox_attach {template} {group} {domain}"));
         self.0.answer()?;
         Ok(cgroup.metadata().unwrap().ino())
+    }
+
+    fn sandbox_ranges(&self, cgroup_id: u64, ranges: &[SandboxRange]) -> Result<(), Failure> {
+        let text: Vec<String> = ranges
+            .iter()
+            .map(|r| format!("{:x}-{:x}@{:x}", r.start, r.end, r.offset))
+            .collect();
+        self.0
+            .log(format!("sandbox_ranges {cgroup_id} [{}]", text.join(" ")));
+        match self.0.ranges_errno.get() {
+            0 => self.0.answer(),
+            errno => Err(io::Error::from_raw_os_error(errno).into()),
+        }
     }
 
     fn sandbox_detach(&self, cgroup_id: u64) -> Result<u64, Failure> {
@@ -382,4 +436,51 @@ pub fn machine() -> (Trees, Rc<State>, Context) {
     let host = Box::new(FakeHost(state.clone()));
     let context = Context::with(&trees.paths(), device, host);
     (trees, state, context)
+}
+
+pub fn name(text: &str) -> ObjectName {
+    text.parse().unwrap()
+}
+
+pub fn at(path: &str) -> Selector {
+    path.parse().unwrap()
+}
+
+pub fn message<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    result.unwrap_err().to_string()
+}
+
+/// Registers a process as template `base`.
+pub fn add_process(
+    context: &Context,
+    pid: i32,
+    domain: Option<&str>,
+) -> Result<template_add::Added, Error> {
+    let domain = domain.map(name);
+    let request = template_add::Request {
+        name: &name("base"),
+        domain: domain.as_ref(),
+        signature: None,
+    };
+    template_add::from_process(context, pid, &request)
+}
+
+/// A request to attach this cgroup to template `base`, and nothing else.
+pub fn plain<'a>(cgroup: &'a str, base: &'a ObjectName) -> sandbox::Request<'a> {
+    sandbox::Request {
+        cgroup: Path::new(cgroup),
+        template: base,
+        group: None,
+        domain: None,
+        max_bytes: None,
+        signature: None,
+        ranges: ranges::Request::default(),
+    }
+}
+
+#[track_caller]
+pub fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
 }
