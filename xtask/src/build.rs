@@ -111,6 +111,15 @@ fn test_modules(stage: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// Puts the sources of zstd's library where Kbuild looks for them.
+fn zstd_sources(stage: &Path) -> Result<()> {
+    let mut command = Command::new(paths::in_repo("scripts/zstd-sources.sh"));
+    command
+        .arg(stage.join("zstd"))
+        .arg(paths::in_repo("scripts/cargo.sh"));
+    logged("zstd-sources", "sources of zstd", &mut command)
+}
+
 /// Builds agentzip.ko and the test modules.
 pub fn modules(cache: &Cache, kernel: Kernel) -> Result<Vec<PathBuf>> {
     let log = kernel.label("module");
@@ -131,6 +140,7 @@ pub fn modules_of(
         repo.display()
     );
     fs::create_dir_all(stage).with_context(|| format!("mkdir {}", stage.display()))?;
+    zstd_sources(stage)?;
     logged(
         log,
         &format!("build {log}"),
@@ -152,9 +162,12 @@ pub fn modules_of(
 pub fn module_lints(cache: &Cache) -> Result<()> {
     let stage = paths::target().join("kmod-clippy");
     fs::create_dir_all(&stage).with_context(|| format!("mkdir {}", stage.display()))?;
-    // From standard input rustfmt looks at one file and follows no `mod`.
+    zstd_sources(&stage)?;
+    // From standard input rustfmt looks at one file and follows no `mod`; its --check then says
+    // nothing in the exit status.
     let script = format!(
-        "for file in /agentzip/repo/rust/*.rs; do rustfmt --edition 2021 --check <\"$file\"; done\n\
+        "for file in /agentzip/repo/rust/*.rs; do\n\
+         rustfmt --edition 2021 <\"$file\" | diff -u \"$file\" -\ndone\n\
          clippy=1\n{MODULE_SCRIPT}"
     );
     logged(

@@ -24,6 +24,14 @@ impl Kernel {
         }
     }
 
+    /// For people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Kernel::Stock => "stock kernel",
+            Kernel::Debug => "debug kernel",
+        }
+    }
+
     /// Build tree to compile modules with.
     pub fn buildtree(self, cache: &Cache) -> PathBuf {
         match self {
@@ -49,8 +57,10 @@ impl Kernel {
     pub fn cmdline(self) -> &'static str {
         match self {
             Kernel::Stock => "",
-            // Compiled in, but only done when asked for. Long reports fit the log buffer.
-            Kernel::Debug => " page_poison=1 log_buf_len=4M",
+            // Compiled in, but only done when asked for. Checks in the slab allocator keep it from
+            // using per-CPU arrays, where stale addresses hide lost objects from kmemleak. Long
+            // reports fit the log buffer.
+            Kernel::Debug => " page_poison=1 slab_debug=F log_buf_len=4M",
         }
     }
 }

@@ -154,10 +154,11 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
     guest.limit = Duration::from_secs(minutes * 60);
     guest.silence = Duration::from_secs(minutes * 10);
     let declared = declared(&guest.args);
+    let what = format!("guest suite, {}", kernel.title());
     match (guest.boot(cache, &artifacts, false), declared) {
         (Ok(outcome), Ok(declared)) => {
-            total.add("guest suite", outcome.passed, outcome.failed);
-            println!("guest suite: {}", progress::seconds(outcome.elapsed));
+            total.add(&what, outcome.passed, outcome.failed);
+            println!("{what}: {}", progress::seconds(outcome.elapsed));
             let ran = outcome.passed + outcome.failed;
             let same = if ran == declared {
                 Ok(())
@@ -169,7 +170,7 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
             total.check("guest test count", same);
         }
         (outcome, declared) => {
-            total.check("guest suite", outcome.and(declared.map(|_| ())));
+            total.check(&what, outcome.and(declared.map(|_| ())));
         }
     }
 }

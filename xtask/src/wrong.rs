@@ -36,7 +36,12 @@ const ALL: &[Wrong] = &[
     Wrong {
         name: "use-after-free",
         filter: "unload.refused_with_entries",
-        report: "KASAN: slab-use-after-free",
+        report: "KASAN: use-after-free",
+    },
+    Wrong {
+        name: "lost-reference",
+        filter: "template.two_templates",
+        report: "unreferenced object",
     },
 ];
 

@@ -180,23 +180,16 @@ impl Backend {
                 let mut stats = self.statistics()?;
                 store.held = stats.get("entries").copied().unwrap_or(0) * PAGE;
                 stats.retain(|name, _| name.starts_with("memory_") && name != "memory_total");
-                store.pool = stats.remove("memory_pool").context("no memory_pool")?;
-                let handles = stats.remove("memory_handles").unwrap_or(0);
+                let mut pool = |name: &str| {
+                    let missing = || format!("no {name}");
+                    stats.remove(name).with_context(missing)
+                };
+                store.shared = pool("memory_references")?;
+                store.pool = pool("memory_arenas")? + store.shared;
                 for (name, bytes) in stats {
                     count(name.trim_start_matches("memory_"), bytes);
                 }
-                for (name, slabs) in now.slab_growth(base, &["zs_handle", "zspage"]) {
-                    // Whole slabs, as for zswap, or the module's own count where that is more.
-                    count(
-                        name,
-                        if name == "zs_handle" {
-                            slabs.max(handles)
-                        } else {
-                            slabs
-                        },
-                    );
-                }
-                let in_slab = ["zs_handle", "zspage", "table", "objects"];
+                let in_slab = ["table", "objects"];
                 let metadata = in_slab.iter().filter_map(|name| store.metadata.get(*name));
                 store.in_slab = metadata.sum();
             }

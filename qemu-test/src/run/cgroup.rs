@@ -37,6 +37,18 @@ pub struct Charged {
     pub mapped: u64,
     /// Pages in the swap cache.
     pub swap_cached: u64,
+    /// Kernel memory: page tables, stacks, slab objects, and the arena of AgentZip. None of it is
+    /// in the other fields.
+    pub kernel: u64,
+}
+
+/// Pages that left a cgroup since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Evicted {
+    /// Taken by memory.reclaim.
+    pub reclaimed: u64,
+    /// Filled with zeros, which the swap core only marks.
+    pub zero_filled: u64,
 }
 
 impl Cgroup {
@@ -63,24 +75,38 @@ impl Cgroup {
 
     /// Reads what is charged now. Counts lag until the kernel's next flush: settle first.
     pub fn charged(&self) -> Result<Charged> {
-        let path = self.path.join("memory.stat");
-        let text = read(&path)?;
-        let lines: HashMap<&str, u64> = text
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .filter_map(|(key, value)| Some((key, value.parse().ok()?)))
-            .collect();
-        let field = |name: &str| {
-            lines
-                .get(name)
-                .copied()
-                .with_context(|| format!("no {name} in {}", path.display()))
-        };
+        let field = self.stat()?;
         let lists = field("inactive_anon")? + field("active_anon")? + field("unevictable")?;
         Ok(Charged {
             anonymous: lists.saturating_sub(field("shmem")?),
             mapped: field("anon")?,
             swap_cached: field("swapcached")?,
+            kernel: field("kernel")?,
+        })
+    }
+
+    /// Reads how many pages have left. Counts lag, too.
+    pub fn evicted(&self) -> Result<Evicted> {
+        let field = self.stat()?;
+        Ok(Evicted {
+            reclaimed: field("pgsteal_proactive")?,
+            zero_filled: field("swpout_zero")?,
+        })
+    }
+
+    /// Reads memory.stat; the closure gives the value of a line.
+    fn stat(&self) -> Result<impl Fn(&str) -> Result<u64>> {
+        let path = self.path.join("memory.stat");
+        let lines: HashMap<String, u64> = read(&path)?
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(key, value)| Some((key.to_owned(), value.parse().ok()?)))
+            .collect();
+        Ok(move |name: &str| {
+            lines
+                .get(name)
+                .copied()
+                .with_context(|| format!("no {name} in {}", path.display()))
         })
     }
 

@@ -4,6 +4,10 @@
 //! Owned = anonymous memory charged to the sandboxes' cgroups + all pages of the compressed pool
 //! + metadata (slab, tables, indexes, scratch, template pages that only the module keeps alive).
 //!
+//! AgentZip's pool is its arenas and reference pages. The sandboxes' cgroups are charged for the
+//! arenas as well, but as kernel memory, of which nothing is taken from the cgroups here: every byte
+//! is counted once, where its user says how much it has.
+//!
 //! The check takes the same readings at the baseline, just before anything of the configuration
 //! was set up and before a sandbox was forked, and again at each wait:
 //!
@@ -23,7 +27,7 @@ use serde::Serialize;
 use super::cgroup::{self, Cgroup};
 use super::pages::PAGE;
 
-/// Slab caches that hold metadata of compressed pages.
+/// Slab caches that hold metadata of zswap's pages.
 const SLABS: [&str; 4] = ["zswap_entry", "zs_handle", "zspage", "radix_tree_node"];
 /// The kernel flushes cgroup statistics every 2 s, and per-CPU page counts every second.
 const FLUSH: Duration = Duration::from_millis(2_300);
@@ -72,6 +76,11 @@ pub struct Sample {
     pub swap_cached_bytes: u64,
     /// Pages of the compressed pool.
     pub pool_bytes: u64,
+    /// Of those, pages that sandboxes of a group share.
+    pub shared_bytes: u64,
+    /// Kernel memory that the sandboxes' cgroups are charged for. AgentZip's arenas are part of it;
+    /// it is no part of `owned_bytes`.
+    pub charged_kernel_bytes: u64,
     /// Everything else that is counted, by name.
     pub metadata_bytes: BTreeMap<String, u64>,
     /// Fall of MemAvailable since the baseline, page tables taken out.
@@ -103,6 +112,8 @@ impl Sample {
 pub struct Store {
     /// Pages of the pool.
     pub pool: u64,
+    /// Of those, pages that sandboxes share.
+    pub shared: u64,
     /// Everything else, by name.
     pub metadata: BTreeMap<String, u64>,
     /// How much of `metadata` lies in slabs.
@@ -190,6 +201,7 @@ pub fn sample(
     let in_slab = signed(store.in_slab);
     let mut sample = Sample {
         pool_bytes: store.pool,
+        shared_bytes: store.shared,
         metadata_bytes: store.metadata,
         swap_used_bytes: now.swap_used,
         outside_bytes: now.swap_used.saturating_sub(store.held),
@@ -200,6 +212,7 @@ pub fn sample(
         sample.anonymous_bytes += charged.anonymous;
         sample.mapped_bytes += charged.mapped;
         sample.swap_cached_bytes += charged.swap_cached;
+        sample.charged_kernel_bytes += charged.kernel;
     }
     // Right after a fork the lists lag behind the mapped count, never the other way for long.
     sample.anonymous_bytes = sample.anonymous_bytes.max(sample.mapped_bytes);

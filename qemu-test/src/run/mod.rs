@@ -6,6 +6,7 @@ mod cgroup;
 mod memory;
 mod pages;
 mod report;
+mod saved;
 mod scenario;
 mod zygote;
 

@@ -11,9 +11,10 @@ use anyhow::{anyhow, Context, Result};
 use serde::Serialize;
 
 use super::backend::{Backend, Configuration, Places, Representation};
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Evicted};
 use super::memory::{self, Machine, Sample};
 use super::pages::{self, Contents, Shares};
+use super::saved::StoresSaved;
 use super::zygote::{Sandbox, Zygote};
 
 /// Turns after which the first wait is over: samples from here on count.
@@ -76,6 +77,8 @@ pub struct Outcome {
     pub shares: Vec<Shares>,
     /// How pages are stored at the last wait; AgentZip only.
     pub representations: Vec<Representation>,
+    /// Stores that were not needed until then; AgentZip only.
+    pub stores_saved: Option<StoresSaved>,
     /// The module's counters after the last turn; AgentZip only.
     pub counters: std::collections::BTreeMap<String, u64>,
     /// What was left behind at the end.
@@ -148,6 +151,7 @@ impl Scenario {
             page_mismatches: 0,
             shares: Vec::new(),
             representations: Vec::new(),
+            stores_saved: None,
             counters: Default::default(),
             left_behind: Vec::new(),
             seconds: 0.0,
@@ -186,6 +190,13 @@ impl Scenario {
             outcome.samples.push(sample);
             if turn + 1 == self.turns {
                 outcome.representations = backend.representations()?;
+                if configuration == Configuration::Agentzip {
+                    let evicted = cgroups
+                        .iter()
+                        .map(Cgroup::evicted)
+                        .collect::<Result<Vec<Evicted>>>()?;
+                    outcome.stores_saved = Some(StoresSaved::new(&backend.statistics()?, &evicted));
+                }
                 if configuration == Configuration::None {
                     outcome.shares = shares(zygote, &sandboxes)?;
                 }

@@ -32,6 +32,7 @@ macro_rules! test {
 pub const TESTS: &[Test] = &[
     test!(info),
     test!(sysfs_tree),
+    test!(max_bytes),
     test!(unprivileged_open),
     test!(unknown_command),
     test!(short_argument),
@@ -91,9 +92,12 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         "erased",
         "declined_incompressible",
         "declined_nomem",
+        "declined_full",
         "declined_detached",
         "load_errors",
         "template_backed",
+        "promoted",
+        "dropped",
         "encode_ns",
         "decode_ns",
         "entries",
@@ -112,8 +116,8 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
     ensure!(entries == pages, "{entries} entries but {pages} pages");
     ensure!(global.get("encode_ns")? > 0, "encoding took no time");
     for field in [
-        "pool",
-        "handles",
+        "arenas",
+        "sketches",
         "table",
         "template_index",
         "scratch",
@@ -121,6 +125,16 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
     ] {
         let bytes = global.get(&format!("memory_{field}"))?;
         ensure!(bytes > 0, "memory_{field} is 0 with entries in the store");
+    }
+    for (field, own) in [
+        ("arenas", own.get("arena_bytes")?),
+        ("references", own.get("group_reference_bytes")?),
+    ] {
+        let all = global.get(&format!("memory_{field}"))?;
+        ensure!(
+            all == own,
+            "memory_{field} is {all}, the only sandbox's part {own}"
+        );
     }
     let total = global.get("memory_total")?;
     let sum = global.sum("memory_") - total;
@@ -149,6 +163,7 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         ("group", world.template.name.as_str()),
         ("domain", uapi::DEFAULT_DOMAIN),
         ("attached", "1"),
+        ("max_bytes", "max"),
     ] {
         let found = host::read(dir.join(file))?;
         ensure!(found == expected, "{file} is {found:?}");
@@ -167,6 +182,44 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         );
     }
     world_readable(&module::sysfs(""))
+}
+
+/// Bounds take a number or "max", as the files of memory cgroups do; anything else changes nothing.
+fn max_bytes(ctx: &mut Ctx) -> Result<()> {
+    ctx.device().disarm().context("disarm")?;
+    ctx.close_device();
+    module::unload().context("unload")?;
+    module::load("").context("load")?;
+    ctx.open_device()?;
+    ctx.device().arm().context("arm")?;
+    let template = ctx.template(16)?;
+    let sandbox = ctx.sandbox("box", &template.name)?;
+    let store = module::sysfs("max_bytes");
+    let own = module::sysfs(&format!("sandboxes/{}/max_bytes", sandbox.id));
+    let first = host::number(&store)?;
+    let ram = host::meminfo("MemTotal")?;
+    ensure!(
+        first == ram / 5,
+        "max_bytes is {first} at first, with {ram} bytes of memory"
+    );
+    for file in [&store, &own] {
+        for (text, expected) in [
+            ("4096", "4096"),
+            ("0\n", "0"),
+            ("max\n", "max"),
+            ("512", "512"),
+        ] {
+            host::write(file, text)?;
+            let found = host::read(file)?;
+            ensure!(found == expected, "{text:?} written, {found} read");
+        }
+        for bad in ["-1", "1K", "maximum", "0x10", "99999999999999999999"] {
+            expect_errno(bad, fs::write(file, bad), &[libc::EINVAL])?;
+        }
+        let left = host::read(file)?;
+        ensure!(left == "512", "refused values changed it to {left}");
+    }
+    host::write(&store, &first.to_string())
 }
 
 /// Statistics are for everybody, switches for root.

@@ -233,7 +233,7 @@ fn declined_after_stored(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// The test module lets the pool's allocations fail for the task that reclaims.
+/// The test module lets the store's allocations fail for the task that reclaims.
 fn no_memory_declines(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(256)?;
     let text = |i: usize| Some(Spec::new(Kind::Text, i as u32));
@@ -257,7 +257,7 @@ fn no_memory_declines(ctx: &mut Ctx) -> Result<()> {
     world.check()
 }
 
-/// The test module changes a byte of what one task reads from the pool: such a page cannot be
+/// The test module changes bytes of what one task reads from the arenas: such a page cannot be
 /// read, and no page is ever wrong.
 fn corrupt_payload(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(128)?;
@@ -267,9 +267,9 @@ fn corrupt_payload(ctx: &mut Ctx) -> Result<()> {
     let before = Counters::global()?;
     host::load_testmod("corrupt_comm=azt-corrupt")?;
     let mut refused = 0;
-    // The page's checksum; the length, which says how much to read in the first place, and the
-    // format; their check; bytes of the body.
-    for (chunk, at) in [0, 4, 5, 6, 7, 10, 20, 4095].into_iter().enumerate() {
+    // Of three units of 8 bytes one is bad, so each payload is hit elsewhere: its checksum, its
+    // format, its base, its body, or its links where it is in fragments.
+    for (chunk, at) in [0, 3, 4, 5, 7, 9, 14, 23].into_iter().enumerate() {
         host::set_testmod_number("corrupt_at", at)?;
         let part = world.region.part(chunk * 16, 16);
         refused += reader.check_other(&part, world.puppet.pid)?;

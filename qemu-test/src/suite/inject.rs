@@ -15,13 +15,15 @@ use super::fixture::module::{self, Device};
 use super::fixture::{host, trace, Ctx};
 use super::runner::Test;
 
+/// The tests of this file.
 pub const TESTS: &[Test] = &[Test {
     name: "inject.every_allocation_of_a_call",
     timeout_s: 900,
     run: every_allocation_of_a_call,
 }];
 
-fn is_enomem(error: &io::Error) -> bool {
+/// Whether a call failed for want of memory.
+pub fn is_enomem(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOMEM)
 }
 
@@ -33,7 +35,7 @@ fn each_nth<T>(
     mut undo: impl FnMut(T) -> Result<()>,
     undone: impl Fn() -> Result<()>,
 ) -> Result<u32> {
-    let faults = Faults::from_modules()?;
+    let faults = Faults::prepare()?;
     // Loading makes hundreds of allocations in loops (one for each CPU, each shard, each page of a
     // context): the first ones each, then every eleventh.
     for n in (1..64).chain((64..4000).step_by(11)) {
@@ -55,13 +57,22 @@ fn each_nth<T>(
     bail!("{what}: no end")
 }
 
-fn nothing_loaded() -> Result<()> {
+/// Demands that nothing of the module is there.
+pub fn nothing_loaded() -> Result<()> {
     ensure!(!module::loaded(), "the module is loaded");
     ensure!(!module::sysfs("").exists(), "its sysfs tree is there");
     ensure!(
         !Path::new(agentzip_uapi::DEVICE_PATH).exists(),
         "its device is there"
     );
+    Ok(())
+}
+
+/// Demands that the module is loaded and hooks nothing.
+pub fn unarmed() -> Result<()> {
+    let claimed = trace::claimed()?;
+    ensure!(claimed.is_empty(), "hooked: {claimed:?}");
+    ensure!(module::value("armed")? == 0, "armed");
     Ok(())
 }
 
@@ -90,12 +101,6 @@ fn load_with_failures(ctx: &mut Ctx) -> Result<()> {
 
 fn every_allocation_of_a_call(ctx: &mut Ctx) -> Result<()> {
     load_with_failures(ctx)?;
-    let unarmed = || {
-        let claimed = trace::claimed()?;
-        ensure!(claimed.is_empty(), "hooked: {claimed:?}");
-        ensure!(module::value("armed")? == 0, "armed");
-        Ok(())
-    };
     let device = ctx.device();
     each_nth("arm", || device.arm(), |()| Ok(device.disarm()?), unarmed)?;
     device.arm()?;

@@ -9,14 +9,19 @@
 mod abi;
 mod attach;
 mod fixture;
+mod group;
 mod hooks;
 mod inject;
+mod inject_sites;
 mod large;
+mod leak;
 mod lifetime;
 mod overhead;
 mod runner;
+mod store;
 mod sys;
 mod template;
+mod template_file;
 mod tracing;
 mod unload;
 mod zswap;
@@ -48,23 +53,28 @@ pub struct Args {
 /// `large` comes first: whether large folios are swapped in depends on zswap never having been
 /// enabled since the boot.
 ///
-/// Those of `inject` need the debug kernel.
+/// Those at the end need the debug kernel.
 fn table(debug: bool) -> Vec<Test> {
-    let inject = if debug { inject::TESTS } else { &[] };
-    [
+    let mut tests = [
         large::TESTS,
         abi::TESTS,
         attach::TESTS,
         hooks::TESTS,
         lifetime::TESTS,
         template::TESTS,
+        store::TESTS,
+        group::TESTS,
+        template_file::TESTS,
         tracing::TESTS,
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
-        inject,
     ]
-    .concat()
+    .concat();
+    if debug {
+        tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat());
+    }
+    tests
 }
 
 /// Runs the suite.

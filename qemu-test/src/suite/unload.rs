@@ -87,6 +87,8 @@ fn refused_with_entries(ctx: &mut Ctx) -> Result<()> {
 fn sleeping_in_store(world: &mut World, region: &Region, ms: u32) -> Result<()> {
     host::load_testmod(&format!("slow_comm=azt-slow slow_ms={ms}"))?;
     world.puppet.name("azt-slow")?;
+    // Pages in the batch of another CPU than the one that the process is on now do not go out.
+    host::drain_page_batches()?;
     world.puppet.begin_page_out(region)?;
     host::wait_until(
         "a task should sleep in a store",
