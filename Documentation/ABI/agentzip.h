@@ -15,7 +15,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define AGENTZIP_ABI_VERSION	1
+#define AGENTZIP_ABI_VERSION	2
 #define AGENTZIP_IOC_MAGIC	0xA2
 
 /* Longest name in bytes, and the size of a name field. */
@@ -24,6 +24,12 @@
 
 /* Most address ranges in one AGENTZIP_TEMPLATE_ADD. */
 #define AGENTZIP_MAX_RANGES	65536
+
+/* Most ranges in one AGENTZIP_SANDBOX_RANGES. */
+#define AGENTZIP_MAX_SANDBOX_RANGES	1024
+
+/* Size of a signature field: a fingerprint that user space computes, or zeros. */
+#define AGENTZIP_SIGNATURE_LEN	32
 
 /* Length of the per-representation arrays; unused positions are zero. */
 #define AGENTZIP_REPRESENTATION_SLOTS	16
@@ -40,13 +46,17 @@ enum agentzip_phase {
 	AGENTZIP_PHASE_RESUMING	= 2,	/* the LLM answers */
 };
 
-/* How an entry encodes its page; index of pages[] and bytes[]. */
+/*
+ * How an entry encodes its page; index of pages[] and bytes[]. A base is a
+ * template page or a reference page of the group.
+ */
 enum agentzip_representation {
 	AGENTZIP_REPRESENTATION_FILL		= 0,	/* one 8-byte word, repeated */
-	AGENTZIP_REPRESENTATION_REF		= 1,	/* equal to a template page */
-	AGENTZIP_REPRESENTATION_DELTA		= 2,	/* changes against a template page */
+	AGENTZIP_REPRESENTATION_REF		= 1,	/* equal to a base */
+	AGENTZIP_REPRESENTATION_DELTA		= 2,	/* changes against a base */
 	AGENTZIP_REPRESENTATION_DELTA_ZSTD	= 3,	/* the same, compressed with zstd */
 	AGENTZIP_REPRESENTATION_ZSTD		= 4,	/* the page by itself, zstd */
+	AGENTZIP_REPRESENTATION_PREFIX		= 5,	/* zstd, a base before it */
 };
 
 /*
@@ -80,6 +90,25 @@ struct agentzip_template_add {
 	__u64 pages_skipped;	/* out: pages of the ranges that were left out */
 };
 
+/* AGENTZIP_TEMPLATE_ADD, second version. */
+struct agentzip_template_add_signed {
+	struct agentzip_template_add add;
+	__u8 signature[AGENTZIP_SIGNATURE_LEN];	/* in: of the process; zeros: none */
+};
+
+struct agentzip_template_add_file {
+	__s32 fd;		/* in: regular file, open for reading */
+	__u32 flags;		/* in: 0 */
+	__u64 offset;		/* in: first byte, page aligned */
+	__u64 length;		/* in: bytes, page aligned; 0 or too many: to the end */
+	__u8 name[AGENTZIP_NAME_LEN];	/* in: unique among templates */
+	__u8 domain[AGENTZIP_NAME_LEN];	/* in: trust domain; all zero: "default" */
+	__u8 signature[AGENTZIP_SIGNATURE_LEN];	/* in: of the contents; zeros: none */
+	__u64 pages_referenced;	/* out: pages kept by reference (sealed memfd) */
+	__u64 pages_copied;	/* out: pages that had to be copied */
+	__u64 pages_skipped;	/* out: holes and pages of zeros */
+};
+
 struct agentzip_template_remove {
 	__u8 name[AGENTZIP_NAME_LEN];	/* in */
 	__u64 users;		/* out, on EBUSY too: sandboxes that use it */
@@ -92,6 +121,26 @@ struct agentzip_sandbox_attach {
 	__u8 group[AGENTZIP_NAME_LEN];	/* in; all zero: the template's name */
 	__u8 domain[AGENTZIP_NAME_LEN];	/* in: the template's; all zero: "default" */
 	__u64 cgroup_id;	/* out: name of its directory below sandboxes/ */
+};
+
+/* AGENTZIP_SANDBOX_ATTACH, second version. */
+struct agentzip_sandbox_attach_signed {
+	struct agentzip_sandbox_attach attach;
+	__u8 signature[AGENTZIP_SIGNATURE_LEN];	/* in: the template's; zeros: not checked */
+};
+
+/* Addresses of a sandbox that were filled from its template, page aligned. */
+struct agentzip_sandbox_range {
+	__u64 start;		/* first address */
+	__u64 end;		/* address after the last */
+	__u64 offset;		/* in the template's file, or address in its process */
+};
+
+struct agentzip_sandbox_ranges {
+	__u64 cgroup_id;	/* in */
+	__u64 ranges;		/* in: address of struct agentzip_sandbox_range[], ascending */
+	__u32 nr_ranges;	/* in: 0 to AGENTZIP_MAX_SANDBOX_RANGES */
+	__u32 reserved;		/* in: 0 */
 };
 
 struct agentzip_sandbox_detach {
@@ -114,17 +163,21 @@ struct agentzip_page_stats {
 	__u64 erased;
 	__u64 declined_incompressible;
 	__u64 declined_nomem;
+	__u64 declined_full;
 	__u64 declined_detached;
 	__u64 load_errors;
 	__u64 template_backed;
+	__u64 promoted;
+	__u64 dropped;
 	__u64 encode_ns;
 	__u64 decode_ns;
 };
 
 /* What the store occupies, in bytes; every byte is in exactly one field. */
 struct agentzip_memory_stats {
-	__u64 pool;
-	__u64 handles;
+	__u64 arenas;
+	__u64 references;
+	__u64 sketches;
 	__u64 table;
 	__u64 template_pages;
 	__u64 template_index;
@@ -146,8 +199,12 @@ struct agentzip_drain {
 #define AGENTZIP_ARM		_IO(AGENTZIP_IOC_MAGIC, 0x01)
 #define AGENTZIP_DISARM		_IO(AGENTZIP_IOC_MAGIC, 0x02)
 #define AGENTZIP_TEMPLATE_ADD	_IOWR(AGENTZIP_IOC_MAGIC, 0x10, struct agentzip_template_add)
+#define AGENTZIP_TEMPLATE_ADD_SIGNED	_IOWR(AGENTZIP_IOC_MAGIC, 0x10, struct agentzip_template_add_signed)
+#define AGENTZIP_TEMPLATE_ADD_FILE	_IOWR(AGENTZIP_IOC_MAGIC, 0x12, struct agentzip_template_add_file)
 #define AGENTZIP_TEMPLATE_REMOVE	_IOWR(AGENTZIP_IOC_MAGIC, 0x11, struct agentzip_template_remove)
 #define AGENTZIP_SANDBOX_ATTACH	_IOWR(AGENTZIP_IOC_MAGIC, 0x20, struct agentzip_sandbox_attach)
+#define AGENTZIP_SANDBOX_ATTACH_SIGNED	_IOWR(AGENTZIP_IOC_MAGIC, 0x20, struct agentzip_sandbox_attach_signed)
+#define AGENTZIP_SANDBOX_RANGES	_IOW(AGENTZIP_IOC_MAGIC, 0x23, struct agentzip_sandbox_ranges)
 #define AGENTZIP_SANDBOX_DETACH	_IOWR(AGENTZIP_IOC_MAGIC, 0x21, struct agentzip_sandbox_detach)
 #define AGENTZIP_SANDBOX_PHASE	_IOW(AGENTZIP_IOC_MAGIC, 0x22, struct agentzip_sandbox_phase)
 #define AGENTZIP_STATS		_IOWR(AGENTZIP_IOC_MAGIC, 0x30, struct agentzip_stats)
