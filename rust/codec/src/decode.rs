@@ -2,7 +2,7 @@
 
 //! Bringing pages back.
 
-use super::payload::{body, parse, DecodeError, Format, Representation};
+use super::payload::{body, parse, DecodeError, Format, Header, Representation};
 use super::{delta, words, Backend, Page, Scratch, PAGE_SIZE};
 
 /// Decodes a payload that an [`Encoder`](super::Encoder) finished.
@@ -34,17 +34,46 @@ pub fn decode<B: Backend>(
         Format::DeltaZstdTemplate | Format::DeltaZstdReference => {
             *out = *base.ok_or(DecodeError::NoBase)?;
             let stream = backend
-                .zstd_decompress(&[], body, &mut scratch.stream)
+                .decompress(&[], body, &mut scratch.stream)
                 .and_then(|len| scratch.stream.get(..len))
                 .ok_or(DecodeError::Zstd)?;
             delta::apply_split(stream, out).ok_or(DecodeError::Delta)?;
         }
         Format::PrefixTemplate | Format::PrefixReference => {
             let base = base.ok_or(DecodeError::NoBase)?;
-            whole(backend.zstd_decompress(base, body, out))?;
+            whole(backend.decompress(base, body, out))?;
         }
-        Format::Zstd => whole(backend.zstd_decompress(&[], body, out))?,
+        Format::Zstd => whole(backend.decompress(&[], body, out))?,
+        Format::Dict => return Err(DecodeError::NoDictionary),
     }
+    check(&header, backend, out)
+}
+
+/// Decodes a payload that needs a [dictionary](Header::dictionary).
+///
+/// # Errors
+///
+/// As for [`decode`].
+pub fn decode_dictionary<B: Backend>(
+    payload: &[u8],
+    dictionary: &B::Dictionary,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Representation, DecodeError> {
+    let (header, format) = parse(payload)?;
+    if format != Format::Dict {
+        return Err(DecodeError::Header);
+    }
+    let body = body(payload, &header)?;
+    whole(backend.decompress_with(dictionary, body, out))?;
+    check(&header, backend, out)
+}
+
+fn check<B: Backend>(
+    header: &Header,
+    backend: &mut B,
+    out: &Page,
+) -> Result<Representation, DecodeError> {
     if backend.crc32c(out) != header.crc {
         return Err(DecodeError::Checksum);
     }
@@ -68,7 +97,7 @@ pub fn decode_fill(word: u64, out: &mut Page) {
 ///
 /// # Errors
 ///
-/// [`DecodeError::Checksum`] when the base is not the page that was encoded.
+/// As for [`check_ref`].
 pub fn decode_ref<B: Backend>(
     base: &Page,
     crc: u32,
@@ -77,11 +106,21 @@ pub fn decode_ref<B: Backend>(
     out: &mut Page,
 ) -> Result<(), DecodeError> {
     *out = *base;
+    check_ref(backend.crc32c(out), crc, crc_bits)
+}
+
+/// Checks a page that equals a base: `found` is the CRC-32C of the base, `crc` the low `crc_bits` bits (at
+/// most 32) of the page's.
+///
+/// # Errors
+///
+/// [`DecodeError::Checksum`] when the base is not the page that was encoded.
+pub fn check_ref(found: u32, crc: u32, crc_bits: u32) -> Result<(), DecodeError> {
     let mask = match 1u32.checked_shl(crc_bits) {
         Some(limit) => limit.wrapping_sub(1),
         None => u32::MAX,
     };
-    if (backend.crc32c(out) ^ crc) & mask != 0 {
+    if (found ^ crc) & mask != 0 {
         return Err(DecodeError::Checksum);
     }
     Ok(())

@@ -5,8 +5,10 @@
 use super::delta::MIN_CHANGE;
 use super::diff::Changed;
 use super::payload::{padded, write_header, Format, Representation};
-use super::payload::{BASE_LEN, HEADER_LEN, MAX_PAYLOAD, UNIT};
-use super::{delta, words, Backend, Base, BaseId, Level, Page, Scratch, MAX_BASES};
+use super::payload::{BASE_LEN, DICTIONARY_LEN, HEADER_LEN, MAX_PAYLOAD, UNIT};
+use super::{
+    delta, literals, words, Backend, Base, BaseId, Level, Literals, Page, Scratch, MAX_BASES,
+};
 
 /// Bytes of a payload with a base before what its format adds.
 const BASE_END: usize = HEADER_LEN + BASE_LEN;
@@ -49,7 +51,7 @@ impl Limits {
             level,
             max_payload: MAX_PAYLOAD,
             max_distance: MAX_PAYLOAD,
-            delta_final: 192,
+            delta_final: 256,
             delta_zstd_final: 512,
             delta_zstd: true,
             prefix: true,
@@ -73,9 +75,42 @@ pub enum Tried {
 #[derive(Clone, Copy, Debug)]
 struct Best {
     format: Format,
-    base: Option<BaseId>,
+    needs: Needs,
     /// Bytes, header included, padding not.
     len: usize,
+}
+
+/// What a payload cannot be decoded without.
+#[derive(Clone, Copy, Debug)]
+enum Needs {
+    Nothing,
+    Base(BaseId),
+    Dictionary(u8),
+}
+
+impl Needs {
+    /// Bytes of a payload before what encodes the page.
+    fn start(self) -> usize {
+        match self {
+            Self::Nothing => HEADER_LEN,
+            Self::Base(_) => BASE_END,
+            Self::Dictionary(_) => HEADER_LEN + DICTIONARY_LEN,
+        }
+    }
+
+    /// Writes what the payload needs after its header.
+    fn write(self, out: &mut [u8; MAX_PAYLOAD]) {
+        let [b0, b1, b2, _] = match self {
+            Self::Nothing => return,
+            Self::Base(id) => id.number().to_le_bytes(),
+            Self::Dictionary(number) => [number, 0, 0, 0],
+        };
+        if let Some(place) = out.get_mut(HEADER_LEN..self.start()) {
+            for (place, byte) in place.iter_mut().zip([b0, b1, b2]) {
+                *place = byte;
+            }
+        }
+    }
 }
 
 /// The steps of encoding one page.
@@ -104,6 +139,11 @@ impl<'a> Encoder<'a> {
         }
     }
 
+    /// Makes another effort from here on.
+    pub fn set_level(&mut self, level: Level) {
+        self.limits.level = level;
+    }
+
     /// The page's CRC-32C.
     pub fn crc(&self) -> u32 {
         self.crc
@@ -130,9 +170,9 @@ impl<'a> Encoder<'a> {
         match self.fill() {
             Some(word) => self.keep(
                 Format::Fill,
-                None,
+                Needs::Nothing,
                 &word.to_le_bytes(),
-                self.room(None),
+                self.room(Needs::Nothing),
                 out,
             ),
             None => false,
@@ -185,7 +225,28 @@ impl<'a> Encoder<'a> {
         out: &mut [u8; MAX_PAYLOAD],
     ) -> Tried {
         let before = self.best;
-        self.try_block(Format::Zstd, None, &[], scratch, backend, out);
+        let len = self.compress(&mut scratch.block, |literals, level, block| {
+            backend.compress(level, literals, &[], self.page, block)
+        });
+        self.keep_block(Format::Zstd, Needs::Nothing, len, scratch, out);
+        self.since(before)
+    }
+
+    /// Tries the page by itself, compressed with a dictionary.
+    pub fn try_dictionary<B: Backend>(
+        &mut self,
+        number: u8,
+        dictionary: &B::Dictionary,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        let before = self.best;
+        let len = self.compress(&mut scratch.block, |literals, _, block| {
+            backend.compress_with(dictionary, literals, self.page, block)
+        });
+        let needs = Needs::Dictionary(number);
+        self.keep_block(Format::Dict, needs, len, scratch, out);
         self.since(before)
     }
 
@@ -206,7 +267,18 @@ impl<'a> Encoder<'a> {
 
     /// The base that the payload needs.
     pub fn base(&self) -> Option<BaseId> {
-        self.best.and_then(|best| best.base)
+        match self.best?.needs {
+            Needs::Base(id) => Some(id),
+            Needs::Nothing | Needs::Dictionary(_) => None,
+        }
+    }
+
+    /// The dictionary that the payload needs.
+    pub fn dictionary(&self) -> Option<u8> {
+        match self.best?.needs {
+            Needs::Dictionary(number) => Some(number),
+            Needs::Nothing | Needs::Base(_) => None,
+        }
     }
 
     /// Whether the payload is a delta, or a fill, so short that nothing else is worth trying.
@@ -222,8 +294,8 @@ impl<'a> Encoder<'a> {
     /// only when it is known to be worth one.
     pub fn rename_base(&mut self, id: BaseId, out: &mut [u8; MAX_PAYLOAD]) {
         if let Some(best) = &mut self.best {
-            best.base = Some(id);
-            write_base(id, out);
+            best.needs = Needs::Base(id);
+            best.needs.write(out);
         }
     }
 
@@ -253,8 +325,7 @@ impl<'a> Encoder<'a> {
             let compressed = self.try_delta_zstd(base, changed, scratch, backend, out);
             let long = compressed.is_none_or(|len| len > self.limits.delta_zstd_final);
             if long && prefix && self.limits.prefix {
-                let format = Format::prefix(base.id);
-                self.try_block(format, Some(base.id), base.page, scratch, backend, out);
+                self.try_prefix(base, scratch, backend, out);
             }
         }
         self.since(before)
@@ -268,7 +339,8 @@ impl<'a> Encoder<'a> {
         scratch: &mut Scratch,
         out: &mut [u8; MAX_PAYLOAD],
     ) {
-        let room = self.room(Some(base.id));
+        let needs = Needs::Base(base.id);
+        let room = self.room(needs);
         let least = MIN_CHANGE.wrapping_mul(changed.count() as usize);
         if BASE_END.wrapping_add(least) > room {
             return;
@@ -281,7 +353,7 @@ impl<'a> Encoder<'a> {
             buffer.get(..len)
         });
         if let Some(stream) = stream {
-            self.keep(Format::delta(base.id), Some(base.id), stream, room, out);
+            self.keep(Format::delta(base.id), needs, stream, room, out);
         }
     }
 
@@ -300,43 +372,87 @@ impl<'a> Encoder<'a> {
         }
         let len = delta::encode_split(self.page, base.page, changed, &mut scratch.stream)?;
         let stream = scratch.stream.get(..len)?;
-        let len = backend.zstd_compress(self.limits.level, &[], stream, &mut scratch.block)?;
+        let level = self.limits.level;
+        let literals = level.literals();
+        let len = backend.compress(level, literals, &[], stream, &mut scratch.block)?;
         let block = scratch.block.get(..len)?;
         self.keep(
             Format::delta_zstd(base.id),
-            Some(base.id),
+            Needs::Base(base.id),
             block,
-            self.room(Some(base.id)),
+            self.room(Needs::Base(base.id)),
             out,
         );
         Some(BASE_END.wrapping_add(len))
     }
 
+    /// The page as a block with the base as prefix.
     #[inline(never)]
-    fn try_block<B: Backend>(
+    fn try_prefix<B: Backend>(
         &mut self,
-        format: Format,
-        base: Option<BaseId>,
-        prefix: &[u8],
+        base: &Base<'_>,
         scratch: &mut Scratch,
         backend: &mut B,
         out: &mut [u8; MAX_PAYLOAD],
     ) {
-        let len = backend.zstd_compress(self.limits.level, prefix, self.page, &mut scratch.block);
-        if let Some(block) = len.and_then(|len| scratch.block.get(..len)) {
-            self.keep(format, base, block, self.room(base), out);
+        let len = self.compress(&mut scratch.block, |literals, level, block| {
+            backend.compress(level, literals, base.page, self.page, block)
+        });
+        let needs = Needs::Base(base.id);
+        self.keep_block(Format::prefix(base.id), needs, len, scratch, out);
+    }
+
+    /// Makes a block, with literals as the level has them: plain, and where there is time for it
+    /// compressed when that pays. Returns its length.
+    fn compress(
+        &self,
+        block: &mut [u8],
+        mut make: impl FnMut(Literals, Level, &mut [u8]) -> Option<usize>,
+    ) -> Option<usize> {
+        let level = self.limits.level;
+        let mut with = |literals, block: &mut [u8]| make(literals, level, block);
+        match level {
+            Level::Cheap | Level::Fast => with(level.literals(), block),
+            Level::Best => {
+                let plain = with(Literals::Plain, block);
+                let made = plain.and_then(|len| block.get(..len));
+                if made.is_some_and(|block| !literals::worth_compressing(block)) {
+                    return plain;
+                }
+                let compressed = with(Literals::Compressed, block);
+                match (plain, compressed) {
+                    (Some(plain), Some(compressed)) if compressed < plain => Some(compressed),
+                    // The estimate was wrong: as before.
+                    (Some(_), _) => with(Literals::Plain, block),
+                    (None, compressed) => compressed,
+                }
+            }
         }
     }
 
-    /// Longest payload against `base`, with padding, that is better than what there is.
-    fn room(&self, base: Option<BaseId>) -> usize {
+    /// Keeps the block of this length in the scratch, if there is one and it makes a better payload.
+    fn keep_block(
+        &mut self,
+        format: Format,
+        needs: Needs,
+        len: Option<usize>,
+        scratch: &Scratch,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) {
+        if let Some(block) = len.and_then(|len| scratch.block.get(..len)) {
+            self.keep(format, needs, block, self.room(needs), out);
+        }
+    }
+
+    /// Longest payload, with padding, that is better than what there is.
+    fn room(&self, needs: Needs) -> usize {
         let room = match self.best {
             Some(best) => padded(best.len).saturating_sub(UNIT),
             None => self.limits.max_payload.min(MAX_PAYLOAD),
         };
-        match base {
-            Some(_) => room.min(self.limits.max_distance),
-            None => room,
+        match needs {
+            Needs::Base(_) => room.min(self.limits.max_distance),
+            Needs::Nothing | Needs::Dictionary(_) => room,
         }
     }
 
@@ -344,15 +460,12 @@ impl<'a> Encoder<'a> {
     fn keep(
         &mut self,
         format: Format,
-        base: Option<BaseId>,
+        needs: Needs,
         rest: &[u8],
         room: usize,
         out: &mut [u8; MAX_PAYLOAD],
     ) -> bool {
-        let start = match base {
-            Some(_) => BASE_END,
-            None => HEADER_LEN,
-        };
+        let start = needs.start();
         let len = start.wrapping_add(rest.len());
         if padded(len) > room {
             return false;
@@ -361,10 +474,8 @@ impl<'a> Encoder<'a> {
             return false;
         };
         place.copy_from_slice(rest);
-        if let Some(id) = base {
-            write_base(id, out);
-        }
-        self.best = Some(Best { format, base, len });
+        needs.write(out);
+        self.best = Some(Best { format, needs, len });
         true
     }
 
@@ -377,13 +488,6 @@ impl<'a> Encoder<'a> {
             }
             _ => Tried::No,
         }
-    }
-}
-
-fn write_base(id: BaseId, out: &mut [u8; MAX_PAYLOAD]) {
-    let [b0, b1, b2, _] = id.number().to_le_bytes();
-    if let Some(place) = out.get_mut(HEADER_LEN..BASE_END) {
-        place.copy_from_slice(&[b0, b1, b2]);
     }
 }
 

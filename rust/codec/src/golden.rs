@@ -9,12 +9,15 @@
 use super::words::{load, store, WORD, WORDS};
 use super::{
     decode, decode_fill, decode_ref, encode, header, sketch, Backend, Base, BaseId, DecodeError,
-    Encoded, Encoder, Level, Limits, Page, Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE, UNIT,
+    Encoded, Encoder, Level, Limits, Literals, Page, Representation, Scratch, MAX_PAYLOAD,
+    PAGE_SIZE, UNIT,
 };
 
 mod vectors;
 
-use self::vectors::{BLOCKS, FILL, FILL_WORD, REF_CRC, SKETCHES, VECTORS};
+use self::vectors::{
+    BLOCKS, DICTIONARY_HEAD, FILL, FILL_WORD, LETTERS, REF_CRC, SKETCHES, VECTORS,
+};
 
 /// Number of the base of all vectors; all three bytes of it differ.
 const NUMBER: u32 = 0x01_0203;
@@ -85,22 +88,26 @@ struct Vector {
 /// A zstd block: how it is made, and what results.
 struct BlockVector {
     level: Level,
-    prefix: Prefix,
+    literals: Literals,
+    before: Before,
     len: usize,
     crc: u32,
 }
 
-/// What a block is compressed against.
+/// What comes before a block.
 #[derive(Clone, Copy, Debug)]
-enum Prefix {
-    None,
-    /// The base.
+enum Before {
+    Nothing,
+    /// The base, as prefix.
     Base,
-    /// The base after the bytes with which zstd's own dictionaries begin.
+    /// The base after the bytes with which zstd's own dictionaries begin, as prefix.
+    Magic,
+    /// A dictionary, at its own level, with the base in it.
     Dictionary,
 }
 
-/// Checks this build of the codec against the golden vectors. Returns how many there are.
+/// Checks this build of the codec against the golden vectors. Returns how many there are. The backend must
+/// be able to compress with dictionaries, which `dictionary` makes.
 ///
 /// # Errors
 ///
@@ -109,6 +116,7 @@ pub fn check<B: Backend>(
     backend: &mut B,
     scratch: &mut Scratch,
     buffers: &mut Buffers,
+    dictionary: impl FnOnce(&[u8]) -> Option<B::Dictionary>,
 ) -> Result<usize, GoldenError> {
     let mut run = Run {
         backend,
@@ -134,14 +142,32 @@ pub fn check<B: Backend>(
         run.ensure(sketch(&run.b.page) == *expected, "sketch")?;
         checked = checked.wrapping_add(1);
     }
-    // From here on `other` is room for a prefix.
+    // From here on `other` is room for what comes before.
+    let dictionary = run.dictionary(dictionary)?;
     rearrange(&run.b.base, &mut run.b.page);
     for (number, vector) in BLOCKS.iter().enumerate() {
         run.vector = number;
-        run.block(vector)?;
+        run.block(vector, &dictionary)?;
+        checked = checked.wrapping_add(1);
+    }
+    letters(&run.b.base, &mut run.b.page);
+    for (number, vector) in LETTERS.iter().enumerate() {
+        run.vector = number.wrapping_add(BLOCKS.len());
+        run.block(vector, &dictionary)?;
         checked = checked.wrapping_add(1);
     }
     Ok(checked)
+}
+
+/// Makes a dictionary that zstd takes, also for other tests: its head, and the base of the vectors, as
+/// much of it as fits.
+pub fn dictionary(content: &mut Page) {
+    make_base(content);
+    let head = DICTIONARY_HEAD.len();
+    content.copy_within(..PAGE_SIZE.saturating_sub(head), head);
+    for (place, byte) in content.iter_mut().zip(DICTIONARY_HEAD) {
+        *place = *byte;
+    }
 }
 
 /// Pseudo-random words (xorshift64), of the shape of pointers.
@@ -184,6 +210,15 @@ fn rearrange(base: &Page, page: &mut Page) {
     }
 }
 
+/// Half a page of sixteen letters in no order, which only codes make shorter, twice.
+fn letters(base: &Page, page: &mut Page) {
+    for (at, place) in page.iter_mut().enumerate() {
+        let letter = at % (PAGE_SIZE / 2);
+        let word = load(base, (letter / 4).wrapping_mul(WORD));
+        *place = b'`' | ((word >> (4 * (letter % 4))) & 0xf) as u8;
+    }
+}
+
 /// Something like text, with a few repetitions.
 fn make_text(page: &mut Page) {
     let phrase = b"golden agents zip small pages. ";
@@ -194,17 +229,17 @@ fn make_text(page: &mut Page) {
     }
 }
 
-/// The bytes of a prefix.
-fn prefix<'a>(kind: Prefix, base: &'a Page, room: &'a mut Page) -> &'a [u8] {
-    match kind {
-        Prefix::None => &[],
-        Prefix::Base => base,
-        Prefix::Dictionary => {
+/// The prefix of a block.
+fn prefix<'a>(before: Before, base: &'a Page, room: &'a mut Page) -> &'a [u8] {
+    match before {
+        Before::Base => base,
+        Before::Magic => {
             *room = *base;
             let magic = u64::from(DICTIONARY_MAGIC) | (load(base, 0) << 32);
             store(room, 0, magic);
             room
         }
+        Before::Nothing | Before::Dictionary => &[],
     }
 }
 
@@ -337,27 +372,70 @@ impl<B: Backend> Run<'_, B> {
         self.comes_back(vector.payload.len(), vector.representation)
     }
 
-    fn block(&mut self, vector: &BlockVector) -> Result<(), GoldenError> {
-        let block = self.compress(vector.level, vector.prefix);
-        self.ensure(block == Some((vector.len, vector.crc)), "block: compress")?;
-        let b = &mut *self.b;
-        let prefix = prefix(vector.prefix, &b.base, &mut b.other);
-        let len = b
-            .payload
-            .get(..vector.len)
-            .and_then(|block| self.backend.zstd_decompress(prefix, block, &mut b.out));
-        let good = len == Some(PAGE_SIZE) && b.out == b.page;
+    /// Makes the dictionary.
+    fn dictionary(
+        &mut self,
+        make: impl FnOnce(&[u8]) -> Option<B::Dictionary>,
+    ) -> Result<B::Dictionary, GoldenError> {
+        dictionary(&mut self.b.other);
+        make(&self.b.other).ok_or(GoldenError {
+            what: "dictionary",
+            vector: 0,
+        })
+    }
+
+    fn block(
+        &mut self,
+        vector: &BlockVector,
+        dictionary: &B::Dictionary,
+    ) -> Result<(), GoldenError> {
+        let block = self.compress(vector.level, vector.literals, vector.before, dictionary);
+        let good = block == Some((vector.len, vector.crc));
+        self.ensure(good, "block: compress")?;
+        let good = self.decompress(vector.before, vector.len, dictionary) == Some(PAGE_SIZE)
+            && self.b.out == self.b.page;
         self.ensure(good, "block: decompress")
     }
 
-    /// Compresses the page into a block. Returns its length and its CRC-32C.
-    fn compress(&mut self, level: Level, kind: Prefix) -> Option<(usize, u32)> {
+    /// Compresses the page into a block. Returns its length in bytes and its CRC-32C.
+    fn compress(
+        &mut self,
+        level: Level,
+        literals: Literals,
+        before: Before,
+        dictionary: &B::Dictionary,
+    ) -> Option<(usize, u32)> {
         let b = &mut *self.b;
-        let prefix = prefix(kind, &b.base, &mut b.other);
-        let len = self
-            .backend
-            .zstd_compress(level, prefix, &b.page, &mut b.payload)?;
+        let len = match before {
+            Before::Dictionary => {
+                self.backend
+                    .compress_with(dictionary, literals, &b.page, &mut b.payload)?
+            }
+            Before::Nothing | Before::Base | Before::Magic => {
+                let prefix = prefix(before, &b.base, &mut b.other);
+                self.backend
+                    .compress(level, literals, prefix, &b.page, &mut b.payload)?
+            }
+        };
         Some((len, self.backend.crc32c(b.payload.get(..len)?)))
+    }
+
+    /// Decompresses the block of `len` bytes into `out`. Returns the length of its content.
+    fn decompress(
+        &mut self,
+        before: Before,
+        len: usize,
+        dictionary: &B::Dictionary,
+    ) -> Option<usize> {
+        let b = &mut *self.b;
+        let block = b.payload.get(..len)?;
+        match before {
+            Before::Dictionary => self.backend.decompress_with(dictionary, block, &mut b.out),
+            Before::Nothing | Before::Base | Before::Magic => {
+                let prefix = prefix(before, &b.base, &mut b.other);
+                self.backend.decompress(prefix, block, &mut b.out)
+            }
+        }
     }
 
     /// The payload decodes to the page, and damaged forms of it to nothing else.
@@ -396,7 +474,7 @@ mod tests {
     extern crate std;
 
     use super::*;
-    use crate::host::Host;
+    use crate::host::{Dictionary, Host};
     use std::boxed::Box;
     use std::println;
 
@@ -436,12 +514,26 @@ mod tests {
             run.make(make);
             println!("sketch: {:#x?}", sketch(&run.b.page));
         }
+        let Ok(dictionary) = run.dictionary(Dictionary::new) else {
+            panic!("zstd refuses the dictionary");
+        };
         rearrange(&run.b.base, &mut run.b.page);
+        let print = |run: &mut Run<'_, Host>, level, before| {
+            for literals in Literals::ALL {
+                let block = run.compress(level, literals, before, &dictionary);
+                println!("block {level:?} {literals:?} {before:?} {block:#x?}");
+            }
+        };
         for level in Level::ALL {
-            for prefix in [Prefix::None, Prefix::Base, Prefix::Dictionary] {
-                let block = run.compress(level, prefix);
-                println!("block {level:?} {prefix:?} {block:#x?}");
+            for before in [Before::Nothing, Before::Base, Before::Magic] {
+                print(&mut run, level, before);
             }
         }
+        print(&mut run, Level::Best, Before::Dictionary);
+        letters(&run.b.base, &mut run.b.page);
+        for level in Level::ALL {
+            print(&mut run, level, Before::Nothing);
+        }
+        print(&mut run, Level::Best, Before::Dictionary);
     }
 }

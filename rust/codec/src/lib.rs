@@ -23,20 +23,21 @@ mod encode;
 pub mod golden;
 #[cfg(feature = "host")]
 pub mod host;
+mod literals;
 mod payload;
 mod scratch;
 mod sketch;
 mod words;
 pub mod zstd;
 
-pub use self::decode::{decode, decode_fill, decode_ref};
+pub use self::decode::{check_ref, decode, decode_dictionary, decode_fill, decode_ref};
 pub use self::encode::{encode, Encoded, Encoder, Limits, Tried};
 pub use self::payload::{
     header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAYLOAD_VERSION, UNIT,
 };
 pub use self::scratch::Scratch;
 pub use self::sketch::{sketch, Sketch, Words, FEATURES, NO_FEATURE};
-pub use self::zstd::Level;
+pub use self::zstd::{Level, Literals};
 
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 4096;
@@ -48,26 +49,51 @@ pub type Page = [u8; PAGE_SIZE];
 pub const MAX_BASES: u32 = 1 << 24;
 
 /// What the codec does not bring itself.
+///
+/// Each call stands for itself: nothing of an earlier one counts, and nothing is kept for a later one.
 pub trait Backend {
+    /// A dictionary, made ready for use: a handle that is cheap to clone.
+    type Dictionary: Clone;
+
     /// Compresses `src`, at most [`MAX_CONTENT`](zstd::MAX_CONTENT) bytes, into a bare zstd block.
     ///
-    /// Matches reach back into `prefix`: content that resembles `src`, at most
-    /// [`MAX_PREFIX`](zstd::MAX_PREFIX) bytes, empty if there is none. Nothing of it stays behind.
-    /// The block depends on the arguments alone, the length of `dst` included. Returns its length;
-    /// `None` when it is not shorter than `src` by a few bytes, or does not fit.
-    fn zstd_compress(
+    /// Its matches reach back into `prefix`, at most [`MAX_PREFIX`](zstd::MAX_PREFIX) bytes: content
+    /// that resembles `src`, empty if there is none. The block depends on the arguments alone, the
+    /// length of `dst` included. Returns its length; `None` when it is not shorter than `src` by a few
+    /// bytes, does not fit, or an argument is too long.
+    fn compress(
         &mut self,
         level: Level,
+        literals: Literals,
         prefix: &[u8],
         src: &[u8],
         dst: &mut [u8],
     ) -> Option<usize>;
 
-    /// Decompresses a block that [`zstd_compress`](Self::zstd_compress) made with the same prefix.
+    /// Compresses `src`, at most [`MAX_WITH_DICTIONARY`](zstd::MAX_WITH_DICTIONARY) bytes, with a
+    /// dictionary, at its own effort, likewise.
+    fn compress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        literals: Literals,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize>;
+
+    /// Decompresses a block that [`compress`](Self::compress) made with the same prefix.
     ///
     /// `src` may be any bytes. Returns the length of the content; `None` when it does not fit or the
-    /// block is damaged, and then `dst` holds arbitrary bytes.
-    fn zstd_decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize>;
+    /// block is damaged. Then `dst` holds arbitrary bytes.
+    fn decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize>;
+
+    /// Decompresses a block that [`compress_with`](Self::compress_with) made with the same dictionary,
+    /// likewise.
+    fn decompress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize>;
 
     /// The standard CRC-32C: `crc32c(b"123456789") == 0xE306_9283`.
     fn crc32c(&mut self, data: &[u8]) -> u32;

@@ -12,7 +12,8 @@
 //! Its length is not in it: a store hands out memory in units of [`UNIT`] bytes and knows how many
 //! of them a payload has.
 //!
-//! The body of a format with a base begins with the base's number, 3 bytes. Whether that is the
+//! The body of a format with a dictionary begins with the dictionary's number, 1 byte, that of a
+//! format with a base with the base's number, 3 bytes. Whether that is the
 //! number of a template page or of a reference page is in the format.
 //!
 //! A format number names a representation *and* the version of its body. A number that was once
@@ -21,7 +22,7 @@
 use super::{BaseId, PAGE_SIZE};
 
 /// Version of the set of body formats that the encoder writes.
-pub const PAYLOAD_VERSION: u32 = 2;
+pub const PAYLOAD_VERSION: u32 = 4;
 
 /// Payloads are padded to a multiple of so many bytes.
 pub const UNIT: usize = 8;
@@ -34,6 +35,9 @@ pub const MAX_PAYLOAD: usize = PAGE_SIZE - UNIT;
 
 /// Bytes of the number of a base.
 pub(super) const BASE_LEN: usize = 3;
+
+/// Bytes of the number of a dictionary.
+pub(super) const DICTIONARY_LEN: usize = 1;
 
 const PAD_BITS: u32 = 3;
 const PAD_MASK: u8 = (1 << PAD_BITS) - 1;
@@ -59,11 +63,13 @@ pub enum Representation {
     Zstd = 4,
     /// The page compressed with zstd, with a base as what came before it.
     Prefix = 5,
+    /// The page compressed with zstd and a dictionary.
+    Dict = 6,
 }
 
-/// Body formats. Never reuse a number: 1 to 5 had other headers and bodies. 0, 11, 13, 20, 21 and 31
-/// stay unused, so that memory of zeros, of the kernel's poison (0x5a, 0x6b, 0xa5, 0xaa) or of ones is
-/// refused.
+/// Body formats. Never reuse a number: 1 to 5 had other headers and bodies, 19 was a block that went on
+/// after its base's own. 0, 11, 13, 20, 21 and 31 stay unused, so that memory of zeros, of the kernel's
+/// poison (0x5a, 0x6b, 0xa5, 0xaa) or of ones is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Format {
@@ -83,6 +89,8 @@ pub(super) enum Format {
     PrefixReference = 17,
     /// The page as one zstd block without frame or prefix.
     Zstd = 18,
+    /// Number of a dictionary, 1 byte, then the page as one zstd block without frame.
+    Dict = 22,
 }
 
 /// Which base a format has.
@@ -104,6 +112,7 @@ impl Format {
             16 => Self::PrefixTemplate,
             17 => Self::PrefixReference,
             18 => Self::Zstd,
+            22 => Self::Dict,
             _ => return None,
         })
     }
@@ -136,12 +145,13 @@ impl Format {
             Self::DeltaZstdTemplate | Self::DeltaZstdReference => Representation::DeltaZstd,
             Self::PrefixTemplate | Self::PrefixReference => Representation::Prefix,
             Self::Zstd => Representation::Zstd,
+            Self::Dict => Representation::Dict,
         }
     }
 
     const fn base_kind(self) -> BaseKind {
         match self {
-            Self::Fill | Self::Zstd => BaseKind::None,
+            Self::Fill | Self::Zstd | Self::Dict => BaseKind::None,
             Self::DeltaTemplate | Self::DeltaZstdTemplate | Self::PrefixTemplate => {
                 BaseKind::Template
             }
@@ -161,6 +171,8 @@ pub enum DecodeError {
     Header,
     /// The payload has a base and none was given.
     NoBase,
+    /// The payload has a dictionary and none was given.
+    NoDictionary,
     /// The change stream is malformed.
     Delta,
     /// zstd refused its block, or the content has the wrong length.
@@ -175,6 +187,7 @@ impl core::fmt::Display for DecodeError {
             Self::Truncated => "payload is truncated",
             Self::Header => "payload header is invalid",
             Self::NoBase => "base page does not exist",
+            Self::NoDictionary => "dictionary does not exist",
             Self::Delta => "change stream is malformed",
             Self::Zstd => "zstd block is malformed",
             Self::Checksum => "page has the wrong checksum",
@@ -193,6 +206,20 @@ pub struct Header {
     pub base: Option<BaseId>,
     /// Bytes of padding at the end of the payload, less than [`UNIT`].
     pub padding: u8,
+    /// The dictionary that [`decode_dictionary`](super::decode_dictionary) needs.
+    pub dictionary: Option<u8>,
+}
+
+impl Header {
+    /// Bytes of a payload before what encodes the page: header, and number of the base or the
+    /// dictionary.
+    pub const fn body_at(&self) -> usize {
+        match (self.base, self.dictionary) {
+            (Some(_), _) => HEADER_LEN + BASE_LEN,
+            (None, Some(_)) => HEADER_LEN + DICTIONARY_LEN,
+            (None, None) => HEADER_LEN,
+        }
+    }
 }
 
 /// Reads the header of a payload, of which it needs the first [`UNIT`] bytes only.
@@ -219,20 +246,17 @@ pub(super) fn parse(start: &[u8]) -> Result<(Header, Format), DecodeError> {
             BaseKind::Reference => Some(BaseId::Reference(number)),
         },
         padding: packed & PAD_MASK,
+        dictionary: (format == Format::Dict).then_some(b0),
     };
     Ok((header, format))
 }
 
-/// The body of a payload without the base's number and the padding.
+/// The body of a payload without the base's or dictionary's number and the padding.
 pub(super) fn body<'p>(payload: &'p [u8], header: &Header) -> Result<&'p [u8], DecodeError> {
-    let start = match header.base {
-        Some(_) => HEADER_LEN + BASE_LEN,
-        None => HEADER_LEN,
-    };
     payload
         .len()
         .checked_sub(header.padding.into())
-        .and_then(|end| payload.get(start..end))
+        .and_then(|end| payload.get(header.body_at()..end))
         .ok_or(DecodeError::Truncated)
 }
 

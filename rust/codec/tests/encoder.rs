@@ -6,8 +6,8 @@
 mod common;
 
 use agentzip_codec::{
-    decode, header, BaseId, Encoder, Limits, Page, Representation, Tried, MAX_PAYLOAD, PAGE_SIZE,
-    UNIT,
+    decode, header, BaseId, Encoder, Level, Limits, Literals, Page, Representation, Tried,
+    HEADER_LEN, MAX_PAYLOAD, PAGE_SIZE, UNIT,
 };
 use common::pages::{changed, changes, from_words, moved, random, texture};
 use common::{naive, reference, template, Bench, LIMITS};
@@ -148,19 +148,42 @@ struct Counting {
 }
 
 impl agentzip_codec::Backend for Counting {
-    fn zstd_compress(
+    type Dictionary = <agentzip_codec::host::Host as agentzip_codec::Backend>::Dictionary;
+
+    fn compress(
         &mut self,
-        level: agentzip_codec::Level,
+        level: Level,
+        literals: Literals,
         prefix: &[u8],
         src: &[u8],
         dst: &mut [u8],
     ) -> Option<usize> {
         self.zstd += 1;
-        self.inner.zstd_compress(level, prefix, src, dst)
+        self.inner.compress(level, literals, prefix, src, dst)
     }
 
-    fn zstd_decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        self.inner.zstd_decompress(prefix, src, dst)
+    fn compress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        literals: Literals,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        self.zstd += 1;
+        self.inner.compress_with(dictionary, literals, src, dst)
+    }
+
+    fn decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        self.inner.decompress(prefix, src, dst)
+    }
+
+    fn decompress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        self.inner.decompress_with(dictionary, src, dst)
     }
 
     fn crc32c(&mut self, data: &[u8]) -> u32 {
@@ -188,7 +211,7 @@ fn a_final_delta_skips_zstd() {
     let few: Vec<_> = (0..60).map(|n| (8 * n, 1)).collect();
     assert_eq!(runs(&few, LIMITS), 0);
     // A compressed delta that is short enough.
-    let more: Vec<_> = (0..120).map(|n| (4 * n, 1)).collect();
+    let more: Vec<_> = (0..160).map(|n| (3 * n, 1)).collect();
     assert_eq!(runs(&more, LIMITS), 1);
     // One that is not: the base as prefix, too.
     let many: Vec<_> = (0..240).map(|n| (2 * n, u64::MAX << 8)).collect();
@@ -225,4 +248,38 @@ fn similar_pages_need_not_be_in_place() {
     assert_eq!(tried, Tried::Improved(usize::MAX));
     assert_eq!(encoder.representation(), Some(Representation::Prefix));
     assert!(encoder.len().unwrap() < 64);
+}
+
+/// Literals are compressed where that makes the block much shorter, and left plain where it does not.
+#[test]
+fn literals_are_compressed_where_it_pays() {
+    let mut next = random(11);
+    // Half a page that only codes make shorter, twice; and the same of numbers.
+    let letters = |next: &mut dyn FnMut() -> u64| {
+        let mut page = [0; PAGE_SIZE];
+        for at in 0..PAGE_SIZE / 2 {
+            page[at] = b'a' + (next() % 16) as u8;
+            page[at + PAGE_SIZE / 2] = page[at];
+        }
+        page
+    };
+    let numbers = |next: &mut dyn FnMut() -> u64| {
+        let mut page = [0; PAGE_SIZE];
+        for word in page.chunks_exact_mut(16) {
+            word[..8].copy_from_slice(&next().to_le_bytes());
+        }
+        page
+    };
+    for (page, kind) in [(letters(&mut next), 2), (numbers(&mut next), 0)] {
+        for level in [Level::Cheap, Level::Best] {
+            let mut bench = Bench::new();
+            let mut encoder = Encoder::new(&page, Limits::at(level), &mut bench.backend);
+            encoder.try_zstd(&mut bench.scratch, &mut bench.backend, &mut bench.out);
+            let len = encoder.finish(&mut bench.out).unwrap();
+            // The first two bits of a block of zstd say how its literals are encoded.
+            let found = bench.out[HEADER_LEN] & 3;
+            let wanted = if level == Level::Cheap { 0 } else { kind };
+            assert_eq!(found, wanted, "{level:?}, {len} bytes");
+        }
+    }
 }

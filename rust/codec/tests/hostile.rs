@@ -12,7 +12,7 @@ use proptest::prelude::*;
 const NUMBER: u32 = 3;
 
 /// Format numbers that exist.
-const FORMATS: [u8; 8] = [8, 9, 10, 14, 15, 16, 17, 18];
+const FORMATS: [u8; 9] = [8, 9, 10, 14, 15, 16, 17, 18, 22];
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
@@ -117,11 +117,13 @@ fn headers() {
             _ => None,
         };
         assert_eq!(header.base, base);
+        assert_eq!(header.dictionary, (packed / 8 == 22).then_some(5));
         let representation = match packed / 8 {
             8 => Representation::Fill,
             9 | 10 => Representation::Delta,
             14 | 15 => Representation::DeltaZstd,
             16 | 17 => Representation::Prefix,
+            22 => Representation::Dict,
             _ => Representation::Zstd,
         };
         assert_eq!(header.representation, representation);

@@ -5,8 +5,8 @@
 use crate::corpus::{Aligned, Record};
 use agentzip_codec::host::Host;
 use agentzip_codec::{
-    decode, decode_fill, decode_ref, encode, Backend, Base, BaseId, Encoded, Level, Limits, Page,
-    Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
+    decode, decode_fill, decode_ref, encode, Backend, Base, BaseId, Encoded, Level, Limits,
+    Literals, Page, Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
 };
 use zstd_safe::{CCtx, DCtx};
 
@@ -28,18 +28,40 @@ struct BenchBackend {
 }
 
 impl Backend for BenchBackend {
-    fn zstd_compress(
+    type Dictionary = <Host as Backend>::Dictionary;
+
+    fn compress(
         &mut self,
         level: Level,
+        literals: Literals,
         prefix: &[u8],
         src: &[u8],
         dst: &mut [u8],
     ) -> Option<usize> {
-        self.host.zstd_compress(level, prefix, src, dst)
+        self.host.compress(level, literals, prefix, src, dst)
     }
 
-    fn zstd_decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
-        self.host.zstd_decompress(prefix, src, dst)
+    fn compress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        literals: Literals,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        self.host.compress_with(dictionary, literals, src, dst)
+    }
+
+    fn decompress(&mut self, prefix: &[u8], src: &[u8], dst: &mut [u8]) -> Option<usize> {
+        self.host.decompress(prefix, src, dst)
+    }
+
+    fn decompress_with(
+        &mut self,
+        dictionary: &Self::Dictionary,
+        src: &[u8],
+        dst: &mut [u8],
+    ) -> Option<usize> {
+        self.host.decompress_with(dictionary, src, dst)
     }
 
     fn crc32c(&mut self, data: &[u8]) -> u32 {

@@ -2,8 +2,8 @@
 
 //! The bytes of the golden vectors. They never change: a new format gets vectors of its own.
 
-use super::super::{Level, Representation, Sketch};
-use super::{BlockVector, Make, Prefix, Vector};
+use super::super::{Level, Literals, Representation, Sketch};
+use super::{Before, BlockVector, Make, Vector};
 
 pub(super) const FILL_WORD: u64 = 0x0123_4567_89ab_cdef;
 
@@ -134,41 +134,120 @@ pub(super) const SKETCHES: &[(Make, Sketch)] = &[
     ),
 ];
 
+/// How a dictionary begins: zstd's magic number, the dictionary's id, entropy tables, offsets. Content
+/// follows.
+pub(super) const DICTIONARY_HEAD: &[u8] = &[
+    0x37, 0xa4, 0x30, 0xec, 0x67, 0x6f, 0x6c, 0x64, 0x09, 0x10, 0x10, 0xdf, 0x30, 0x33, 0x33, 0xb3,
+    0x77, 0x0a, 0x33, 0xf1, 0x78, 0x3c, 0x1e, 0x8f, 0xc7, 0xe3, 0xf1, 0x78, 0x3c, 0xcf, 0xf3, 0xbc,
+    0xf7, 0xd4, 0x42, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41,
+    0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0xa1, 0x50, 0x28, 0x14,
+    0x0a, 0x85, 0x42, 0xa1, 0x50, 0x28, 0x14, 0x0a, 0x85, 0xa2, 0x28, 0x8a, 0xa2, 0x28, 0x4a, 0x29,
+    0x7d, 0x74, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xe1,
+    0xe1, 0xe1, 0xe1, 0xe1, 0xe1, 0xf1, 0x78, 0x3c, 0x1e, 0x8f, 0xc7, 0xe3, 0xf1, 0x78, 0x9e, 0xe7,
+    0x79, 0xef, 0x01, 0x01, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00,
+];
+
 pub(super) const BLOCKS: &[BlockVector] = &[
     BlockVector {
+        level: Level::Cheap,
+        literals: Literals::Plain,
+        before: Before::Nothing,
+        len: 2008,
+        crc: 0xf008_484a,
+    },
+    BlockVector {
+        level: Level::Cheap,
+        literals: Literals::Plain,
+        before: Before::Base,
+        len: 558,
+        crc: 0x9a2b_181a,
+    },
+    BlockVector {
+        level: Level::Cheap,
+        literals: Literals::Plain,
+        before: Before::Magic,
+        len: 532,
+        crc: 0x1e0d_eada,
+    },
+    BlockVector {
         level: Level::Fast,
-        prefix: Prefix::None,
+        literals: Literals::Compressed,
+        before: Before::Nothing,
         len: 2028,
         crc: 0x443d_6fa8,
     },
     BlockVector {
         level: Level::Fast,
-        prefix: Prefix::Base,
+        literals: Literals::Compressed,
+        before: Before::Base,
         len: 298,
         crc: 0x929e_9828,
     },
     BlockVector {
         level: Level::Fast,
-        prefix: Prefix::Dictionary,
+        literals: Literals::Compressed,
+        before: Before::Magic,
         len: 320,
         crc: 0xe9a1_10c3,
     },
     BlockVector {
         level: Level::Best,
-        prefix: Prefix::None,
+        literals: Literals::Plain,
+        before: Before::Nothing,
         len: 2111,
         crc: 0x606f_8791,
     },
     BlockVector {
         level: Level::Best,
-        prefix: Prefix::Base,
+        literals: Literals::Plain,
+        before: Before::Base,
         len: 275,
         crc: 0x36d1_6be8,
     },
     BlockVector {
         level: Level::Best,
-        prefix: Prefix::Dictionary,
+        literals: Literals::Plain,
+        before: Before::Magic,
         len: 282,
         crc: 0xe769_fa8b,
+    },
+    BlockVector {
+        level: Level::Best,
+        literals: Literals::Plain,
+        before: Before::Dictionary,
+        len: 362,
+        crc: 0x2788_ddb4,
+    },
+];
+
+// Which levels compress literals.
+pub(super) const LETTERS: &[BlockVector] = &[
+    BlockVector {
+        level: Level::Cheap,
+        literals: Literals::Plain,
+        before: Before::Nothing,
+        len: 2059,
+        crc: 0x343c_81af,
+    },
+    BlockVector {
+        level: Level::Fast,
+        literals: Literals::Compressed,
+        before: Before::Nothing,
+        len: 1059,
+        crc: 0xc77d_ab59,
+    },
+    BlockVector {
+        level: Level::Best,
+        literals: Literals::Plain,
+        before: Before::Nothing,
+        len: 2038,
+        crc: 0x339a_4f7e,
+    },
+    BlockVector {
+        level: Level::Best,
+        literals: Literals::Plain,
+        before: Before::Dictionary,
+        len: 2037,
+        crc: 0xfcde_85c8,
     },
 ];
