@@ -3,7 +3,8 @@
 //! The 8-byte descriptor of a stored page. Only this file knows its layout:
 //!
 //! ```text
-//! bits  0..2    kind: 1 fill, 2 ref, 3 payload (so a descriptor is never 0)
+//! bits  0..2    kind: 0 provisional payload, 1 fill, 2 ref, 3 payload (a place is never 0, so neither is
+//!               a descriptor)
 //! bits  2..14   owner
 //! bits 14..64   fill:    2 bits form, 48 bits value
 //!               ref:     24 bits number of the base, 1 bit kind of base, 25 bits checksum
@@ -25,6 +26,7 @@ const FILL_BITS: u32 = BODY_BITS - 2;
 
 const _: () = assert!(BODY_BITS >= PLACE_BITS);
 
+const KIND_PROVISIONAL: u64 = 0;
 const KIND_FILL: u64 = 1;
 const KIND_REF: u64 = 2;
 const KIND_PAYLOAD: u64 = 3;
@@ -84,6 +86,9 @@ pub enum Entry {
         owner: Owner,
         /// Where the payload lies in the owner's arena.
         place: Place,
+        /// Whether it was made in a hurry and waits for a second look. Then the page's index follows
+        /// it, in as many bytes as a [unit](super::UNIT_BYTES) has.
+        provisional: bool,
     },
 }
 
@@ -107,7 +112,7 @@ impl Descriptor {
     /// Packs an entry.
     ///
     /// `None` when it does not fit: a fill word of none of the packable forms (the page then needs
-    /// a payload), a base or a checksum out of its range.
+    /// a payload), a base or a checksum out of its range, a place of all zeros.
     pub const fn pack(entry: Entry) -> Option<Self> {
         let (kind, body) = match entry {
             Entry::Fill { word, .. } => match pack_fill(word) {
@@ -125,7 +130,16 @@ impl Descriptor {
                 let base = number as u64 | (reference << BASE_BITS);
                 (KIND_REF, base | ((crc as u64) << (BASE_BITS + 1)))
             }
-            Entry::Payload { place, .. } => (KIND_PAYLOAD, place.to_bits()),
+            Entry::Payload {
+                place,
+                provisional: false,
+                ..
+            } => (KIND_PAYLOAD, place.to_bits()),
+            Entry::Payload {
+                place,
+                provisional: true,
+                ..
+            } => (KIND_PROVISIONAL, place.to_bits()),
         };
         let owner = entry.owner().0 as u64;
         match NonZeroU64::new((body << BODY_SHIFT) | (owner << KIND_BITS) | kind) {
@@ -155,10 +169,10 @@ impl Descriptor {
                     crc: (body >> (BASE_BITS + 1)) as u32,
                 }
             }
-            // Kind 0 does not exist: `pack` and `from_bits` are the only sources.
-            _ => Entry::Payload {
+            kind => Entry::Payload {
                 owner,
                 place: Place::from_bits(body),
+                provisional: kind == KIND_PROVISIONAL,
             },
         }
     }

@@ -3,12 +3,18 @@
 //! What the sandboxes of a group share: reference pages, their payloads, and the index that leads
 //! to pages which may become some.
 
-use super::codec::{Sketch, NO_FEATURE};
+use super::codec::{Sketch, FEATURES, NO_FEATURE};
 use super::index::{key_of_feature, key_of_index};
-use super::{Arena, Index, Pages, References, Slot, Where};
+use super::{Arena, Dictionaries, Index, Pages, References, Slot, Where};
 
-/// Most pages that are ranked for one page.
-const MAX_RANKED: usize = 8;
+/// Features of a page that an index has keys for. More would find little more, and take the room of
+/// other pages.
+const KEY_FEATURES: usize = 3;
+
+const _: () = assert!(KEY_FEATURES <= FEATURES);
+
+/// Most pages that are ranked for one page: one for its index, one for each feature.
+const MAX_RANKED: usize = 1 + KEY_FEATURES;
 
 /// Everything that a group shares, under one lock.
 pub struct Group<P: Pages> {
@@ -18,6 +24,8 @@ pub struct Group<P: Pages> {
     pub references: References<P>,
     /// Where pages lie that no other page explains well.
     pub index: Index<P>,
+    /// The dictionaries in use.
+    pub dictionaries: Dictionaries,
     /// The budget, in pages.
     max_pages: u64,
 }
@@ -87,7 +95,7 @@ fn keys(index: u64, sketch: &Sketch, wanted: Wanted) -> impl Iterator<Item = (u6
 /// The keys under which an [`Index`] has pages with this sketch.
 pub fn feature_keys(sketch: &Sketch) -> impl Iterator<Item = u64> + '_ {
     (0u8..)
-        .zip(sketch)
+        .zip(sketch.iter().take(KEY_FEATURES))
         .filter(|&(_, &feature)| feature != NO_FEATURE)
         .map(|(number, &feature)| key_of_feature(number, feature))
 }
@@ -100,6 +108,7 @@ impl<P: Pages + Clone> Group<P> {
             arena: Arena::new(pages.clone()),
             references: References::new(pages.clone()),
             index: Index::new(pages, index_pages),
+            dictionaries: Dictionaries::new(),
             max_pages,
         }
     }
@@ -131,20 +140,30 @@ impl<P: Pages> Group<P> {
         let mut ranking = Ranking::default();
         let full = self.is_full();
         for (key, votes) in keys(index, sketch, wanted) {
-            for at in self.index.hints(key).iter() {
-                if !full || matches!(at, Where::Reference(_)) {
-                    ranking.vote(at, votes);
-                }
+            match self.index.lookup(key) {
+                Some(at) if !full || matches!(at, Where::Reference(_)) => ranking.vote(at, votes),
+                _ => {}
             }
         }
         ranking.sort();
         ranking
     }
 
-    /// Enters a page that was stored in `slot`.
+    /// Enters a page that was stored in `slot`, but for the keys that lead to a reference page: who
+    /// is based on that one adds no further one.
     pub fn remember(&mut self, index: u64, sketch: &Sketch, wanted: Wanted, slot: Slot) {
         for (key, _) in keys(index, sketch, wanted) {
-            self.index.insert(key, Where::Slot(slot.to_bits()));
+            if !self.leads_to_reference(key) {
+                self.index.insert(key, Where::Slot(slot.to_bits()));
+            }
+        }
+    }
+
+    /// Whether the hint for a key is a reference page that lives.
+    fn leads_to_reference(&self, key: u64) -> bool {
+        match self.index.lookup(key) {
+            Some(Where::Reference(id)) => self.references.get(id).is_some(),
+            _ => false,
         }
     }
 

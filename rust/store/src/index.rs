@@ -2,9 +2,10 @@
 
 //! A bounded hash index of hints: where a page may be found that resembles the one at hand.
 //!
-//! A hint may be stale, or belong to another key whose hash is alike: whoever follows one checks
-//! what it finds. In return an entry takes 8 bytes, and no call but [`Index::clear`] does more than
-//! a page's work.
+//! A key has one hint, the last that was entered. More would mostly lead to pages that resemble each
+//! other, and take room from other keys. A hint may be stale, or belong to another key whose hash is
+//! alike: whoever follows one checks what it finds. In return an entry takes 8 bytes, and no call but
+//! [`Index::clear`] does more than a page's work.
 //!
 //! The index grows by linear hashing: each page added takes over half of the entries of one other
 //! page. A page is 32 left and 32 right sets of 8 entries, a cache line each. A key has one left
@@ -47,9 +48,6 @@ const REFERENCE: u64 = 1 << 32;
 const TEMPLATE: u64 = 2 << 32;
 
 const _: () = assert!(MAX_POSITIONS <= 1 << SELECTOR_BITS);
-
-/// Most entries of one key. An insertion beyond that takes the place of an older one.
-pub const MAX_HINTS: usize = 4;
 
 /// The number of slots that [`Where::Slot`] can name.
 pub const MAX_SLOTS: u64 = SLOT;
@@ -112,33 +110,13 @@ pub const fn key_of_feature(number: u8, feature: u32) -> u64 {
 /// Tells features from page indexes before they are mixed.
 const FEATURE: u64 = 1 << 63;
 
-/// The hints of one key, at most [`MAX_HINTS`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hints {
-    bits: [u64; MAX_HINTS],
-    len: usize,
-}
-
-impl Hints {
-    /// The hints. Those from one set come newest first; of two sets, no order is known.
-    pub fn iter(&self) -> impl Iterator<Item = Where> + '_ {
-        self.bits.iter().take(self.len).copied().map(Where::unpack)
-    }
-
-    fn push(&mut self, bits: u64) {
-        if let Some(place) = self.bits.get_mut(self.len) {
-            *place = bits;
-            self.len = self.len.wrapping_add(1);
-        }
-    }
-}
-
 /// The index of a group, or of a template. The comment at the head of the file has its rules.
 ///
 /// # Invariants
 ///
 /// The directory has pages at the positions below `buckets`. Every entry is in a set that
-/// [`Index::set_of`] names for its tag. `entries` counts those that are not empty.
+/// [`Index::set_of`] names for its tag, and no other there or in its other set has this tag. `entries`
+/// counts those that are not empty.
 pub struct Index<P> {
     pages: P,
     directory: Directory,
@@ -162,33 +140,16 @@ impl<P: Pages> Index<P> {
         }
     }
 
-    /// A hint for the key, the first of [`hints`](Self::hints).
+    /// The hint for the key. It may be another key's.
     pub fn lookup(&self, key: u64) -> Option<Where> {
-        Side::BOTH.into_iter().find_map(|side| {
-            let set = self.load(self.set_of(key, number_of(key), side)?);
-            let entry = set.0.iter().find(|&&entry| has_tag(entry, key))?;
-            Some(Where::unpack(where_of(*entry)))
-        })
+        let (_, set, position) = self.find(key)?;
+        Some(Where::unpack(where_of(set.get(position))))
     }
 
-    /// The hints for the key. A few may be of other keys.
-    pub fn hints(&self, key: u64) -> Hints {
-        let mut hints = Hints::default();
-        for side in Side::BOTH {
-            let Some(at) = self.set_of(key, number_of(key), side) else {
-                continue;
-            };
-            for &entry in self.load(at).0.iter().filter(|&&entry| has_tag(entry, key)) {
-                hints.push(where_of(entry));
-            }
-        }
-        hints
-    }
-
-    /// Adds a hint for the key; one that is there already becomes the newest of its set.
+    /// Enters a hint for the key, in place of the one that it may have, and as the newest of its set.
     ///
-    /// An older entry may have to give way. Nothing happens while the index has no page, and with a
-    /// slot out of range.
+    /// The entry of another key may have to give way. Nothing happens while the index has no page,
+    /// and with a slot out of range.
     pub fn insert(&mut self, key: u64, hint: Where) {
         let number = number_of(key);
         let (Some(entry), Some(left_at), Some(right_at)) = (
@@ -199,7 +160,7 @@ impl<P: Pages> Index<P> {
             return;
         };
         let (mut left, mut right) = (self.load(left_at), self.load(right_at));
-        let (side, gone) = match position_to_reuse(&left, &right, key, entry) {
+        let (side, gone) = match position_to_reuse(&left, &right, key) {
             Some(reused) => reused,
             None if left.is_full() && right.is_full() => {
                 if self.make_room(&mut left, number, Side::Left) {
@@ -224,34 +185,18 @@ impl<P: Pages> Index<P> {
         self.save(at, &set);
     }
 
-    /// Turns a hint into another, which has its age then, and tells whether it was there.
+    /// Turns the hint for the key into another, which has its age then, and tells whether it was
+    /// `from`.
     pub fn replace(&mut self, key: u64, from: Where, to: Where) -> bool {
-        if from == to {
-            return self.find(key, from).is_some();
-        }
-        if self.find(key, to).is_some() {
-            return self.remove(key, from);
-        }
-        let (Some((at, mut set, position)), Some(entry)) =
-            (self.find(key, from), pack_entry(key, to))
+        let (Some((at, mut set, position)), Some(old), Some(new)) =
+            (self.find(key), pack_entry(key, from), pack_entry(key, to))
         else {
             return false;
         };
-        if let Some(place) = set.0.get_mut(position) {
-            *place = entry;
+        match set.0.get_mut(position) {
+            Some(entry) if *entry == old => *entry = new,
+            _ => return false,
         }
-        self.save(at, &set);
-        true
-    }
-
-    /// Removes a hint and tells whether it was there.
-    pub fn remove(&mut self, key: u64, hint: Where) -> bool {
-        let Some((at, mut set, position)) = self.find(key, hint) else {
-            return false;
-        };
-        set.remove(position);
-        // INVARIANT: an entry that was not empty went.
-        self.entries = self.entries.wrapping_sub(1);
         self.save(at, &set);
         true
     }
@@ -379,12 +324,12 @@ impl<P: Pages> Index<P> {
         })
     }
 
-    fn find(&self, key: u64, hint: Where) -> Option<(At, Set, usize)> {
-        let entry = pack_entry(key, hint)?;
+    /// The set with the key's entry, and its position there.
+    fn find(&self, key: u64) -> Option<(At, Set, usize)> {
         Side::BOTH.into_iter().find_map(|side| {
             let at = self.set_of(key, number_of(key), side)?;
             let set = self.load(at);
-            let position = set.find(entry)?;
+            let position = set.find(key)?;
             Some((at, set, position))
         })
     }
@@ -398,24 +343,10 @@ impl<P: Pages> Index<P> {
     }
 }
 
-/// The position that a new entry has to take, although its sets may have room: that of the same
-/// entry, or of the oldest of the key's hints when these are too many.
-fn position_to_reuse(left: &Set, right: &Set, key: u64, entry: u64) -> Option<(Side, usize)> {
-    if let Some(known) = left.find(entry) {
-        return Some((Side::Left, known));
-    }
-    if let Some(known) = right.find(entry) {
-        return Some((Side::Right, known));
-    }
-    let (in_left, in_right) = (left.hints(key), right.hints(key));
-    if in_left.wrapping_add(in_right) < MAX_HINTS {
-        None
-    } else if in_right == 0 || (in_left > 0 && mix(entry) & 1 == 0) {
-        // No age is known across the sets: by chance, so that nothing old stays for ever.
-        Some((Side::Left, left.oldest_hint(key)?))
-    } else {
-        Some((Side::Right, right.oldest_hint(key)?))
-    }
+/// Where the key has an entry, whose position a new one has to take although its sets may have room.
+fn position_to_reuse(left: &Set, right: &Set, key: u64) -> Option<(Side, usize)> {
+    let in_left = left.find(key).map(|position| (Side::Left, position));
+    in_left.or_else(|| right.find(key).map(|position| (Side::Right, position)))
 }
 
 /// The number of a key's set on either side, below [`SIDE_SETS`].
@@ -518,17 +449,9 @@ impl Set {
         self.0.iter().filter(|&&entry| entry != 0).count()
     }
 
-    fn find(&self, entry: u64) -> Option<usize> {
-        self.0.iter().position(|&other| other == entry)
-    }
-
-    /// Number of entries of a key.
-    fn hints(&self, key: u64) -> usize {
-        self.0.iter().filter(|&&entry| has_tag(entry, key)).count()
-    }
-
-    fn oldest_hint(&self, key: u64) -> Option<usize> {
-        self.0.iter().rposition(|&entry| has_tag(entry, key))
+    /// Position of the entry of a key.
+    fn find(&self, key: u64) -> Option<usize> {
+        self.0.iter().position(|&entry| has_tag(entry, key))
     }
 
     /// Adds an entry as the newest, at the cost of the one at `gone`, and returns that, 0 if it was

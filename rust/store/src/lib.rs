@@ -7,7 +7,9 @@
 //! * [`zsmalloc_cost`]: what a payload really occupies;
 //! * [`Pages`]: the pages that the structures below live in, handed in from outside;
 //! * [`Arena`]: payloads packed into pages, each at a [`Place`];
+//! * [`Arenas`]: those of a sandbox;
 //! * [`References`]: the reference pages of a group, counted;
+//! * [`Dictionaries`]: the dictionaries of a group, and how many payloads need them;
 //! * [`Index`]: hints where a page may be found that resembles the one at hand;
 //! * [`template`]: the map from a page index to the template pages of that index;
 //! * [`ranges`]: where the memory of a sandbox lies in its template.
@@ -19,7 +21,9 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod arenas;
 mod descriptor;
+mod dictionaries;
 mod directory;
 pub mod engine;
 mod group;
@@ -38,11 +42,11 @@ use crate::codec;
 use agentzip_codec as codec;
 
 pub use self::arena::{Arena, InsertError, MAX_FRAGMENTS, MAX_PACKED};
+pub use self::arenas::Arenas;
 pub use self::descriptor::{Descriptor, Entry, Owner, MAX_OWNERS, REF_CRC_BITS};
+pub use self::dictionaries::{Dictionaries, MAX_DICTIONARIES};
 pub use self::group::{feature_keys, Group, Ranking, Wanted};
-pub use self::index::{
-    key_of_feature, key_of_index, mix, Hints, Index, Where, MAX_HINTS, MAX_SLOTS,
-};
+pub use self::index::{key_of_feature, key_of_index, mix, Index, Where, MAX_SLOTS};
 pub use self::leaf::{locate, Leaf, SlotAddress, MAX_SWAP_TYPES, SLOTS};
 pub use self::pages::{Pages, Released, PAGE_BYTES};
 pub use self::place::{Place, MAX_PAGE_NUMBER, NO_PAGE, PLACE_BITS, UNIT_BYTES};

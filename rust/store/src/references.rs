@@ -9,7 +9,7 @@
 //! bytes   0..8    number of the first free record, RECORDS_PER_PAGE for none
 //! bytes   8..16   number of live records
 //! bytes  16..     RECORDS_PER_PAGE records of two words:
-//!                   live: word 0: bits 0..50 place, 50..58 depth, 63 set; word 1: count
+//!                   live: word 0: bits 0..50 place, 50..58 depth, 62 settled, 63 set; word 1: count
 //!                   free: word 0: number of the next free record;         word 1: 0
 //! ```
 //!
@@ -30,12 +30,14 @@ const RECORDS_PER_PAGE: u32 = ((PAGE_BYTES - HEADER_BYTES) / RECORD_BYTES) as u3
 const MAX_PAGES: u32 = 512;
 
 const DEPTH_SHIFT: u32 = PLACE_BITS;
+const SETTLED: u64 = 1 << 62;
 const LIVE: u64 = 1 << 63;
 
 /// Most references that can live at a time; ids are below it.
 pub const MAX_REFERENCES: u32 = MAX_PAGES * RECORDS_PER_PAGE;
 
-const _: () = assert!(MAX_REFERENCES <= 1 << 24 && DEPTH_SHIFT + u8::BITS <= LIVE.trailing_zeros());
+const _: () =
+    assert!(MAX_REFERENCES <= 1 << 24 && DEPTH_SHIFT + u8::BITS <= SETTLED.trailing_zeros());
 
 /// A live reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +48,8 @@ pub struct Reference {
     pub count: u32,
     /// How many other references one has to decode before it.
     pub depth: u8,
+    /// Whether a dictionary was tried for it, and is not worth it.
+    pub settled: bool,
 }
 
 /// Why no reference was made.
@@ -132,6 +136,7 @@ impl<P: Pages> References<P> {
             place,
             count: count.max(1),
             depth,
+            settled: false,
         };
         write_record(bytes, at, &reference);
         // INVARIANT: the page has a live record now, and a free one if the chain goes on.
@@ -186,6 +191,11 @@ impl<P: Pages> References<P> {
     /// Notes that the payload of a reference has moved. `None` when none lives.
     pub fn set_place(&mut self, id: u32, place: Place) -> Option<()> {
         self.update(id, |reference| reference.place = place)
+    }
+
+    /// Notes that no dictionary is worth it for a reference. `None` when none lives.
+    pub fn settle(&mut self, id: u32) -> Option<()> {
+        self.update(id, |reference| reference.settled = true)
     }
 
     /// The live reference with the lowest id that is not below `from`.
@@ -312,12 +322,18 @@ fn read_record(bytes: &[u8; PAGE_BYTES], at: usize) -> Option<Reference> {
         place: Place::from_bits(word),
         count: read_u64(bytes, at.wrapping_add(COUNT)) as u32,
         depth: (word >> DEPTH_SHIFT) as u8,
+        settled: word & SETTLED != 0,
     })
 }
 
 fn write_record(bytes: &mut [u8; PAGE_BYTES], at: usize, reference: &Reference) {
     let depth = u64::from(reference.depth) << DEPTH_SHIFT;
-    write_u64(bytes, at, LIVE | depth | reference.place.to_bits());
+    let settled = if reference.settled { SETTLED } else { 0 };
+    write_u64(
+        bytes,
+        at,
+        LIVE | settled | depth | reference.place.to_bits(),
+    );
     write_u64(bytes, at.wrapping_add(COUNT), reference.count.into());
 }
 

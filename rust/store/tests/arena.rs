@@ -303,12 +303,17 @@ fn compaction_gives_back_what_was_freed() {
     }
     assert!(checked.arena.is_sparse());
     let mut rounds = 0;
+    // The last round may find that nothing more pays.
+    let mut more = true;
     while checked.arena.is_sparse() {
-        assert!(checked.compact() > 0, "round {rounds} gave nothing back");
+        assert!(more, "sparse after round {rounds}, which gave nothing back");
+        more = checked.compact() > 0;
         rounds += 1;
     }
-    assert!(rounds <= 3, "{rounds}");
-    assert!(checked.share(checked.arena.free_bytes()) < 0.125);
+    let holes = checked.share(checked.arena.free_bytes());
+    println!("{rounds} rounds, {:.2}% in holes", holes * 100.0);
+    assert!(rounds <= 5, "{rounds}");
+    assert!(holes < 0.03);
     checked.check_contents();
     checked.check_accounts();
     checked.finish();
@@ -415,7 +420,7 @@ fn steps_are_bounded() {
     while checked.arena.end_compaction() {
         assert!(shared.accesses.take() < 1500);
     }
-    // An insertion that fails is tried again, and each takes up to four fragments.
+    // An insertion that fails is tried again, and each takes up to six fragments.
     assert!((20..150).contains(&most), "{most}");
     checked.finish();
 }

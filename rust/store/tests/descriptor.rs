@@ -32,10 +32,13 @@ fn owners() {
         assert_eq!(owner.is_some(), usize::from(index) < MAX_OWNERS);
         if let Some(owner) = owner {
             assert_eq!(owner.index(), usize::from(index));
-            assert!(fits(Entry::Payload {
-                owner,
-                place: Place::from_bits(0)
-            }));
+            for provisional in [false, true] {
+                assert!(fits(Entry::Payload {
+                    owner,
+                    place: Place::from_bits(1),
+                    provisional,
+                }));
+            }
             assert!(fits(Entry::Fill { owner, word: 0 }));
             for base in [BaseId::Template(0), BaseId::Reference(0)] {
                 assert!(fits(Entry::Ref {
@@ -58,7 +61,11 @@ fn edges() {
                 for word in [(1 << a) | (1u64 << b), !((1 << a) | (1u64 << b))] {
                     fits(Entry::Fill { owner, word });
                     let place = Place::from_bits(word);
-                    assert!(fits(Entry::Payload { owner, place }));
+                    assert!(fits(Entry::Payload {
+                        owner,
+                        place,
+                        provisional: false
+                    }));
                     let (number, crc) = (word as u32, (word >> 32) as u32);
                     let expected = number >> 24 == 0 && crc >> REF_CRC_BITS == 0;
                     for base in [BaseId::Template(number), BaseId::Reference(number)] {
@@ -98,13 +105,14 @@ fn common_fill_words_fit() {
 
 proptest! {
     #[test]
-    fn any_entry_comes_back(index in 0..4096u16, kind in 0..4, a: u64, b: u32) {
+    fn any_entry_comes_back(index in 0..4096u16, kind in 0..5, a: u64, b: u32) {
         let owner = owner(index);
         let entry = match kind {
             0 => Entry::Fill { owner, word: a >> (b % 64) },
             1 => Entry::Ref { owner, base: BaseId::Template(a as u32 >> 8), crc: b >> 7 },
             2 => Entry::Ref { owner, base: BaseId::Reference(a as u32 >> 8), crc: b >> 7 },
-            _ => Entry::Payload { owner, place: Place::from_bits(a) },
+            3 => Entry::Payload { owner, place: Place::from_bits(a), provisional: false },
+            _ => Entry::Payload { owner, place: Place::from_bits(a | 1), provisional: true },
         };
         prop_assert!(fits(entry) || kind == 0);
     }
@@ -117,7 +125,7 @@ proptest! {
             Entry::Fill { owner, word },
             Entry::Ref { owner, base: BaseId::Template(number), crc },
             Entry::Ref { owner, base: BaseId::Reference(number), crc },
-            Entry::Payload { owner, place: Place::from_bits(bits) },
+            Entry::Payload { owner, place: Place::from_bits(bits), provisional: false },
         ];
         let packed: Vec<_> = all.into_iter().filter_map(Descriptor::pack).collect();
         for (n, one) in packed.iter().enumerate() {
@@ -133,7 +141,7 @@ proptest! {
         for (index, value) in steps {
             let new = value.map(|bits| {
                 let (owner, place) = (owner(7), Place::from_bits(bits.into()));
-                Descriptor::pack(Entry::Payload { owner, place }).unwrap()
+                Descriptor::pack(Entry::Payload { owner, place, provisional: false }).unwrap()
             });
             let old = match (index < SLOTS, new) {
                 (false, _) => None,

@@ -5,8 +5,7 @@
 mod owned_pages;
 
 use agentzip_store::{
-    key_of_feature, key_of_index, mix, Index, Where, MAX_HINTS, MAX_PAGE_NUMBER, MAX_SLOTS,
-    PAGE_BYTES,
+    key_of_feature, key_of_index, mix, Index, Where, MAX_PAGE_NUMBER, MAX_SLOTS, PAGE_BYTES,
 };
 use owned_pages::{owned_pages, OwnedPages, Owner};
 use proptest::prelude::*;
@@ -50,14 +49,10 @@ impl Grown {
         assert_eq!(self.index.pages(), self.owner.given());
     }
 
-    fn hints(&self, key: u64) -> Vec<Where> {
-        self.index.hints(key).iter().collect()
-    }
-
     /// Number of these slots whose hint, under the key of their number, is found.
     fn found(&self, slots: impl Iterator<Item = u64>) -> usize {
         slots
-            .filter(|&slot| self.hints(mix(slot)).contains(&Where::Slot(slot)))
+            .filter(|&slot| self.index.lookup(mix(slot)) == Some(Where::Slot(slot)))
             .count()
     }
 }
@@ -77,19 +72,18 @@ fn every_kind_of_hint_comes_back() {
         Where::Template(u32::MAX),
     ];
     // Keys with extreme tags and sets.
-    for key in [0, u64::MAX, 0xff_ffff, !0xff_ffff, 0xfff, 0xfff000] {
+    let keys = [0, u64::MAX, 0xff_ffff, !0xff_ffff, 0xfff, 0xfff000];
+    for (count, key) in (1..).zip(keys) {
+        assert_eq!(grown.index.lookup(key), None);
         for hint in hints {
-            assert_eq!(grown.index.lookup(key), None);
             grown.insert(key, hint);
             assert_eq!(grown.index.lookup(key), Some(hint));
-            assert_eq!(grown.index.entries(), 1);
-            assert!(grown.index.remove(key, hint));
+            assert_eq!(grown.index.entries(), count);
         }
     }
     grown.insert(1, Where::Slot(MAX_SLOTS));
-    assert_eq!(grown.hints(1), []);
-    assert!(!grown.index.remove(1, Where::Slot(MAX_SLOTS)));
-    assert_eq!(grown.index.entries(), 0);
+    assert_eq!(grown.index.lookup(1), None);
+    assert_eq!(grown.index.entries(), keys.len() as u64);
 }
 
 #[test]
@@ -100,7 +94,6 @@ fn without_pages_it_holds_nothing() {
         grown.index.insert(5, Where::Slot(5));
         assert_eq!(grown.index.lookup(5), None);
         assert!(!grown.index.replace(5, Where::Slot(5), Where::Slot(6)));
-        assert!(!grown.index.remove(5, Where::Slot(5)));
         assert_eq!(grown.index.entries(), 0);
         // The first page is the directory's.
         assert!(grown.grow());
@@ -143,44 +136,26 @@ fn takes_no_page_beyond_its_bound() {
 }
 
 #[test]
-fn replaces_and_removes_one_hint_of_several() {
+fn replaces_only_what_it_knows() {
     let mut grown = Grown::new(2);
     let key = key_of_index(77);
-    for slot in 0..3 {
-        grown.insert(key, Where::Slot(slot));
-    }
-    assert!(grown
-        .index
-        .replace(key, Where::Slot(1), Where::Reference(9)));
-    assert!(!grown
-        .index
-        .replace(key, Where::Slot(1), Where::Reference(8)));
-    let sorted = |grown: &Grown| {
-        let mut texts: Vec<String> = grown.hints(key).iter().map(|h| format!("{h:?}")).collect();
-        texts.sort();
-        texts
-    };
-    assert_eq!(sorted(&grown), ["Reference(9)", "Slot(0)", "Slot(2)"]);
-    // What it should become is there already: only one is left.
-    assert!(grown
-        .index
-        .replace(key, Where::Slot(0), Where::Reference(9)));
-    assert_eq!(sorted(&grown), ["Reference(9)", "Slot(2)"]);
-    assert!(grown.index.replace(key, Where::Slot(2), Where::Slot(2)));
-    assert!(!grown.index.replace(key, Where::Slot(3), Where::Slot(3)));
+    let (slot, reference) = (Where::Slot(1), Where::Reference(9));
+    grown.insert(key, slot);
+    assert!(grown.index.replace(key, slot, slot));
+    assert!(grown.index.replace(key, slot, reference));
+    assert!(!grown.index.replace(key, slot, Where::Reference(8)));
+    assert!(!grown.index.replace(key, slot, slot));
+    assert!(!grown.index.replace(key ^ 1, reference, slot));
     // Out of range: nothing happens.
-    assert!(!grown
-        .index
-        .replace(key, Where::Slot(2), Where::Slot(MAX_SLOTS)));
-    assert!(!grown.index.remove(key, Where::Slot(0)));
-    assert!(!grown.index.remove(key ^ 1, Where::Slot(2)));
-    assert_eq!(grown.index.entries(), 2);
-    assert!(grown.index.remove(key, Where::Slot(2)));
-    assert_eq!(sorted(&grown), ["Reference(9)"]);
+    let nowhere = Where::Slot(MAX_SLOTS);
+    assert!(!grown.index.replace(key, reference, nowhere));
+    assert!(!grown.index.replace(key, nowhere, slot));
+    assert_eq!(grown.index.lookup(key), Some(reference));
+    assert_eq!(grown.index.entries(), 1);
 }
 
 #[test]
-fn one_key_cannot_flood_it() {
+fn one_key_takes_one_entry() {
     let mut grown = Grown::new(2);
     for slot in 0..64 {
         grown.insert(mix(slot), Where::Slot(slot));
@@ -190,13 +165,10 @@ fn one_key_cannot_flood_it() {
         grown.insert(popular, Where::Slot(slot));
         // Twice the same is once.
         grown.insert(popular, Where::Slot(slot));
-        assert!(grown.hints(popular).contains(&Where::Slot(slot)));
+        assert_eq!(grown.index.lookup(popular), Some(Where::Slot(slot)));
+        assert_eq!(grown.index.entries(), 65);
     }
-    assert_eq!(grown.hints(popular).len(), MAX_HINTS);
-    assert_eq!(grown.index.entries(), 64 + MAX_HINTS as u64);
     assert_eq!(grown.found(0..64), 64);
-    let recent = |hint: &Where| matches!(hint, Where::Slot(1900..));
-    assert!(grown.hints(popular).iter().all(recent));
 }
 
 #[test]
@@ -270,16 +242,10 @@ fn work_is_bounded() {
         assert!(grown.owner.touched() <= 4);
         grown.index.lookup(key);
         assert!(grown.owner.touched() <= 4);
-        grown.index.hints(key);
-        assert!(grown.owner.touched() <= 4);
         grown
             .index
             .replace(key, Where::Slot(slot), Where::Reference(1));
         assert!(grown.owner.touched() <= 4);
-        if slot % 8 == 0 {
-            grown.index.remove(key, Where::Reference(1));
-            assert!(grown.owner.touched() <= 4);
-        }
     }
     let pages = grown.index.pages();
     grown.fill(1100);
@@ -355,7 +321,6 @@ fn keys_differ() {
 enum Step {
     Insert(u64, Where),
     Replace(u64, Where, Where),
-    Remove(u64, Where),
     Grow,
     Clear,
 }
@@ -373,7 +338,6 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         400 => (key(), hint()).prop_map(|(key, hint)| Step::Insert(key, hint)),
         40 => (key(), hint(), hint()).prop_map(|(key, from, to)| Step::Replace(key, from, to)),
-        80 => (key(), hint()).prop_map(|(key, hint)| Step::Remove(key, hint)),
         8 => Just(Step::Grow),
         1 => Just(Step::Clear),
     ]
@@ -386,24 +350,14 @@ proptest! {
     #[test]
     fn agrees_with_a_map(steps in prop::collection::vec(step(), 0..1500)) {
         let mut grown = Grown::new(6);
-        let mut model: HashMap<u64, HashSet<Where>> = HashMap::new();
+        let mut model: HashMap<u64, Where> = HashMap::new();
         let keys: Vec<u64> = (0..600).map(mix).collect();
         let tags: HashSet<u64> = keys.iter().map(|key| key & 0xff_ffff).collect();
         prop_assert_eq!(tags.len(), keys.len(), "no two keys may be taken for each other");
-        let all = |grown: &Grown| -> Vec<HashSet<Where>> {
-            let mut total = 0;
-            let all = keys
-                .iter()
-                .map(|&key| {
-                    let hints = grown.hints(key);
-                    total += hints.len();
-                    let set: HashSet<Where> = hints.iter().copied().collect();
-                    assert_eq!(set.len(), hints.len(), "a hint is there twice");
-                    assert_eq!(grown.index.lookup(key), hints.first().copied());
-                    set
-                })
-                .collect();
-            assert_eq!(total as u64, grown.index.entries());
+        let all = |grown: &Grown| -> Vec<Option<Where>> {
+            let all: Vec<_> = keys.iter().map(|&key| grown.index.lookup(key)).collect();
+            let known = all.iter().flatten().count();
+            assert_eq!(known as u64, grown.index.entries());
             all
         };
         for step in steps {
@@ -411,26 +365,19 @@ proptest! {
                 Step::Insert(key, hint) => {
                     grown.index.insert(key, hint);
                     if grown.index.pages() >= 2 {
-                        prop_assert!(grown.hints(key).contains(&hint));
-                        model.entry(key).or_default().insert(hint);
+                        prop_assert_eq!(grown.index.lookup(key), Some(hint));
+                        model.insert(key, hint);
                     }
                 }
                 Step::Replace(key, from, to) => {
-                    let before = grown.hints(key);
+                    let before = grown.index.lookup(key);
                     let replaced = grown.index.replace(key, from, to);
-                    prop_assert_eq!(replaced, before.contains(&from));
+                    prop_assert_eq!(replaced, before == Some(from));
                     if replaced {
-                        prop_assert!(grown.hints(key).contains(&to));
-                        prop_assert!(from == to || !grown.hints(key).contains(&from));
-                        model.entry(key).or_default().insert(to);
-                    }
-                }
-                Step::Remove(key, hint) => {
-                    let known = grown.hints(key).contains(&hint);
-                    prop_assert_eq!(grown.index.remove(key, hint), known);
-                    prop_assert!(!grown.hints(key).contains(&hint));
-                    if let Some(hints) = model.get_mut(&key) {
-                        hints.remove(&hint);
+                        prop_assert_eq!(grown.index.lookup(key), Some(to));
+                        model.insert(key, to);
+                    } else {
+                        prop_assert_eq!(grown.index.lookup(key), before);
                     }
                 }
                 // Whether it is wanted or not: nothing may be lost.
@@ -449,9 +396,10 @@ proptest! {
                 }
             }
         }
-        for (key, hints) in keys.iter().zip(all(&grown)) {
-            let known = model.get(key).cloned().unwrap_or_default();
-            prop_assert!(hints.is_subset(&known), "{:?} {:?}", hints, known);
+        for (key, hint) in keys.iter().zip(all(&grown)) {
+            if hint.is_some() {
+                prop_assert_eq!(hint, model.get(key).copied());
+            }
         }
     }
 }

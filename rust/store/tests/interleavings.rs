@@ -5,6 +5,8 @@
 //!
 //! Each scenario ends with every page compared, all entries freed, and no page or reference left.
 
+#[path = "interleaving/dictionaries.rs"]
+mod dictionaries;
 #[path = "interleaving/scheduler.rs"]
 mod scheduler;
 #[path = "interleaving/world.rs"]
@@ -269,4 +271,156 @@ fn no_memory_at_each_allocation() {
         }
     }
     assert!(failures > 3, "{failures}");
+}
+
+/// A world with the page of a maker in slot 0, final, and a page like it in slot 1, provisional.
+fn with_provisional() -> (World, Page) {
+    let page = text(1);
+    let world = World::with_second_look(Vec::new());
+    world.store(0, 0, 100, &page).unwrap();
+    world.improve(0).unwrap();
+    world.store(1, 1, 100, &changed(&page, 97, 1)).unwrap();
+    (world, page)
+}
+
+#[test]
+fn a_second_look_finds_the_sibling() {
+    let (world, page) = with_provisional();
+    assert_eq!(world.check(1), Representation::Zstd);
+    assert_eq!(world.references(), 0);
+    let improved = world.improve(1).unwrap();
+    assert!(improved.bytes < improved.bytes_before / 4, "{improved:?}");
+    assert_eq!(world.references(), 1);
+    assert_eq!(world.improve(1), None, "looked at twice");
+    assert_eq!(world.improve(0), None, "looked at twice");
+    world.store(2, 2, 7, &page).unwrap();
+    assert_eq!(
+        world.improve(2).unwrap().representation,
+        Representation::Ref
+    );
+    world.finish();
+}
+
+/// A short delta against the template is as good as it gets.
+#[test]
+fn a_short_delta_is_not_looked_at_again() {
+    let page = text(1);
+    let world = World::with_second_look(vec![(100, page)]);
+    world.store(0, 0, 100, &changed(&page, 512, 1)).unwrap();
+    assert_eq!(world.check(0), Representation::Delta);
+    assert_eq!(world.improve(0), None);
+    world.finish();
+}
+
+#[test]
+fn second_look_against_load_and_free() {
+    let runs = explore(2, |run| {
+        let (world, _) = with_provisional();
+        let bodies: Vec<Body<'_>> = vec![
+            Box::new(|| {
+                world.improve(1);
+            }),
+            Box::new(|| {
+                world.check(1);
+                world.erase(1);
+            }),
+            Box::new(|| {
+                world.erase(0);
+            }),
+        ];
+        run.threads(&world.scheduler, bodies);
+        world.finish();
+    });
+    assert!(runs > 40, "{runs}");
+}
+
+/// The slot is freed and filled anew, at the same place: with another page, and with the same one.
+#[test]
+fn second_look_against_a_new_store_of_the_slot() {
+    for same in [false, true] {
+        let runs = explore(BOUND, |run| {
+            let (world, page) = with_provisional();
+            let new = match same {
+                true => changed(&page, 97, 1),
+                false => text(9),
+            };
+            let bodies: Vec<Body<'_>> = vec![
+                Box::new(|| {
+                    world.improve(1);
+                }),
+                Box::new(|| {
+                    world.store(1, 1, 100, &new).unwrap();
+                }),
+            ];
+            run.threads(&world.scheduler, bodies);
+            world.finish();
+        });
+        assert!(runs > 40, "{runs}");
+    }
+}
+
+#[test]
+fn second_look_against_compaction() {
+    let runs = explore(BOUND, |run| {
+        let (world, _) = with_provisional();
+        world.store(1, 3, 300, &text(3)).unwrap();
+        let bodies: Vec<Body<'_>> = vec![
+            Box::new(|| {
+                world.improve(1);
+            }),
+            Box::new(|| {
+                world.compact(1);
+                world.check(1);
+            }),
+        ];
+        run.threads(&world.scheduler, bodies);
+        world.finish();
+    });
+    assert!(runs > 40, "{runs}");
+}
+
+/// Two workers at the same entry, and one at another that resembles it.
+#[test]
+fn second_look_against_second_look() {
+    let runs = explore(2, |run| {
+        let (world, page) = with_provisional();
+        world.store(2, 2, 100, &changed(&page, 101, 2)).unwrap();
+        let bodies: Vec<Body<'_>> = vec![
+            Box::new(|| {
+                world.improve(1);
+            }),
+            Box::new(|| {
+                world.improve(1);
+                world.improve(2);
+            }),
+        ];
+        run.threads(&world.scheduler, bodies);
+        world.finish();
+    });
+    assert!(runs > 40, "{runs}");
+}
+
+#[test]
+fn no_memory_in_the_second_look() {
+    let mut failures = 0;
+    for allowed in 0.. {
+        let (world, page) = with_provisional();
+        world.store(2, 2, 101, &text(6)).unwrap();
+        world.store(0, 3, 102, &page).unwrap();
+        world.allow(Some(allowed));
+        let failed = (1..4).filter(|&n| world.improve(n).is_none()).count();
+        for n in 0..4 {
+            world.check(n);
+        }
+        world.allow(None);
+        for n in 1..4 {
+            world.improve(n);
+        }
+        world.finish();
+        failures += failed;
+        if failed == 0 && allowed > 8 {
+            break;
+        }
+    }
+    assert!(failures > 0);
 }

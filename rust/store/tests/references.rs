@@ -38,7 +38,9 @@ impl Checked {
             place,
             count,
             depth,
+            settled,
         } = reference;
+        assert!(!settled, "nobody has said so");
         let mut spare = None;
         let id = loop {
             match self.references.create(place, count, depth, &mut spare) {
@@ -110,7 +112,26 @@ fn reference(seed: u64, count: u32) -> Reference {
         place: place(seed),
         count,
         depth: seed as u8,
+        settled: false,
     }
+}
+
+#[test]
+fn settled_until_it_ends() {
+    let mut checked = Checked::new(2);
+    let id = checked.create(reference(!0, 1));
+    assert_eq!(checked.references.settle(id), Some(()));
+    checked.references.acquire(id);
+    checked.references.set_place(id, place(7));
+    let now = checked.references.get(id).unwrap();
+    assert!(now.settled, "{now:?}");
+    assert_eq!((now.place, now.depth, now.count), (place(7), !0, 2));
+    checked.references.release(id);
+    checked.references.release(id);
+    assert_eq!(checked.references.settle(id), None);
+    checked.model.clear();
+    assert_eq!(checked.create(reference(1, 1)), id);
+    assert_eq!(checked.references.get(id), Some(reference(1, 1)));
 }
 
 #[test]

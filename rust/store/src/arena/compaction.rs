@@ -22,7 +22,10 @@ const STEP: usize = 64;
 const LOOKS: usize = 2 * STEP;
 
 /// An arena is sparse when one part in this many of its units is in holes.
-const SPARSE_PART: u64 = 32;
+const SPARSE_PART: u64 = 256;
+
+/// After a compaction in vain the holes have to grow by one part in this many.
+const SETTLED_PART: u64 = 8;
 
 /// Fewest pages that holes must amount to for an arena to be sparse.
 const SPARSE_PAGES: u64 = 4;
@@ -41,7 +44,7 @@ impl<P: Pages> Arena<P> {
             && free
                 > self
                     .settled_units
-                    .saturating_add(self.settled_units / SPARSE_PART)
+                    .saturating_add(self.settled_units / SETTLED_PART)
     }
 
     /// Marks some of the emptiest pages, as far as the holes of the others can take their payloads.

@@ -8,8 +8,8 @@ use super::lists::Lists;
 use super::page::{self, Header, CAPACITY};
 use super::{Arena, MAX_FRAGMENTS};
 
-/// Units of the smallest hole that a payload is split for.
-const MIN_SPLIT: u16 = 16;
+/// Units of the smallest hole that a payload is split for. One of them is the link.
+const MIN_SPLIT: u16 = 5;
 
 /// Up to [`MAX_FRAGMENTS`] places: the fragments of a payload in their order.
 #[derive(Clone, Copy)]

@@ -29,7 +29,7 @@ use super::{Pages, Released, PAGE_BYTES};
 pub const MAX_PACKED: usize = CAPACITY as usize * UNIT_BYTES;
 
 /// Most fragments of a payload, hence most pages that [`Arena::remove`] gives up.
-pub const MAX_FRAGMENTS: usize = 4;
+pub const MAX_FRAGMENTS: usize = 6;
 
 const _: () = assert!(MAX_FRAGMENTS <= Released::CAPACITY);
 

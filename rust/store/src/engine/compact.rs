@@ -13,16 +13,27 @@ use super::Platform;
 pub fn compact_entry<P: Platform>(platform: &P, slot: Slot) {
     let mut released = Released::new();
     platform.entry(slot, |descriptor| {
-        let Entry::Payload { owner, place } = descriptor.unpack() else {
+        let Entry::Payload {
+            owner,
+            place,
+            provisional,
+        } = descriptor.unpack()
+        else {
             return;
         };
         if !platform.is_compacting(owner) {
             return;
         }
-        let moved = platform.arena(owner, |arena| arena.relocate(place, &mut released));
+        let moved = platform.arena(owner, |arenas| {
+            arenas.of(provisional).relocate(place, &mut released)
+        });
         if let Some(place) = moved.flatten() {
             // A place always fits: cannot fail.
-            if let Some(new) = Descriptor::pack(Entry::Payload { owner, place }) {
+            if let Some(new) = Descriptor::pack(Entry::Payload {
+                owner,
+                place,
+                provisional,
+            }) {
                 *descriptor = new;
             }
         }

@@ -3,7 +3,8 @@
 //! Bringing pages back. Allocates nothing.
 
 use super::super::codec::{self, BaseId};
-use super::super::{Entry, Owner, Slot, REF_CRC_BITS};
+use super::super::{Entry, Owner, Place, Slot, REF_CRC_BITS, UNIT_BYTES};
+use super::release::release_dictionary;
 use super::{Backend, DecodeError, Page, Platform, Representation, Work, MAX_DEPTH};
 use core::fmt;
 
@@ -52,9 +53,110 @@ impl From<DecodeError> for LoadError {
 /// # Errors
 ///
 /// Any [`LoadError`]; `out` then holds arbitrary bytes that nobody may see.
-pub fn load<P: Platform, B: Backend>(
+pub fn load<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     slot: Slot,
+    work: &mut Work,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Loaded, LoadError> {
+    load_entry(platform, slot, Keep::Dictionary, work, backend, out)
+}
+
+/// Decodes the entry of a slot as [`load`] does, for who keeps neither the slot nor its sandbox: it may
+/// fail though the entry is there.
+///
+/// # Errors
+///
+/// As for [`load`].
+pub fn peek<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
+    platform: &P,
+    slot: Slot,
+    work: &mut Work,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Loaded, LoadError> {
+    load_entry(platform, slot, Keep::Nothing, work, backend, out)
+}
+
+/// What a load takes a use of while it decodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keep {
+    /// The dictionary that the payload needs, which the caller makes sure is given up in the same group:
+    /// the sandbox stays as long as the slot's entry.
+    Dictionary,
+    Nothing,
+}
+
+fn load_entry<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
+    platform: &P,
+    slot: Slot,
+    keep: Keep,
+    work: &mut Work,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Loaded, LoadError> {
+    // In one hold of the slot's lock: promotion and compaction move payloads under it.
+    let payload = &mut work.payload;
+    let (entry, bytes) = platform
+        .entry(slot, |descriptor| {
+            let entry = descriptor.unpack();
+            let bytes = match entry {
+                Entry::Payload {
+                    owner,
+                    place,
+                    provisional,
+                } => read(platform, owner, (place, provisional), keep, payload),
+                _ => Some(0),
+            };
+            bytes.map(|bytes| (entry, bytes))
+        })
+        .ok_or(LoadError::Empty)?
+        .ok_or(LoadError::Missing)?;
+    let used = match entry {
+        Entry::Payload { .. } if keep == Keep::Dictionary => dictionary(work.payload.get(..bytes)),
+        _ => None,
+    };
+    let loaded = decode(platform, entry, bytes, work, backend, out);
+    if let Some(number) = used {
+        release_dictionary(platform, entry.owner(), number);
+    }
+    loaded
+}
+
+/// Copies the payload of an entry out, without what follows a provisional one, and takes a use of what is
+/// to be kept. The dictionary that it needs is there now, as the entry is, but the entry may be
+/// [renewed](super::renew) before the payload is decoded. Runs under the lock of the slot.
+fn read<P: Platform>(
+    platform: &P,
+    owner: Owner,
+    (place, provisional): (Place, bool),
+    keep: Keep,
+    out: &mut [u8],
+) -> Option<usize> {
+    let bytes = platform
+        .arena(owner, |arenas| arenas.of(provisional).read(place, out))
+        .flatten()?
+        .checked_sub(trailer(provisional))?;
+    let needed = dictionary(out.get(..bytes)).filter(|_| keep == Keep::Dictionary);
+    if let Some(number) = needed {
+        platform
+            .group(owner, |group| group.dictionaries.acquire(number))
+            .flatten()?;
+    }
+    Some(bytes)
+}
+
+/// The dictionary that a payload needs.
+fn dictionary(payload: Option<&[u8]>) -> Option<u8> {
+    codec::header(payload?).ok()?.dictionary
+}
+
+/// Decodes an entry whose payload, if it has one, is the first `bytes` bytes of [`Work::payload`].
+fn decode<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
+    platform: &P,
+    entry: Entry,
+    bytes: usize,
     work: &mut Work,
     backend: &mut B,
     out: &mut Page,
@@ -67,20 +169,6 @@ pub fn load<P: Platform, B: Backend>(
         codec,
         ..
     } = work;
-    // In one hold of the slot's lock: promotion and compaction move payloads under it.
-    let (entry, bytes) = platform
-        .entry(slot, |descriptor| {
-            let entry = descriptor.unpack();
-            let bytes = match entry {
-                Entry::Payload { owner, place } => platform
-                    .arena(owner, |arena| arena.read(place, payload))
-                    .flatten(),
-                _ => Some(0),
-            };
-            bytes.map(|bytes| (entry, bytes))
-        })
-        .ok_or(LoadError::Empty)?
-        .ok_or(LoadError::Missing)?;
     let owner = entry.owner();
     let representation = match entry {
         Entry::Fill { word, .. } => {
@@ -104,8 +192,10 @@ pub fn load<P: Platform, B: Backend>(
             crc,
             ..
         } => {
-            decode_reference(platform, owner, id, payload, base, inner, codec, backend)?;
-            codec::decode_ref(base, crc, REF_CRC_BITS, backend, out)?;
+            let reference =
+                decode_reference(platform, owner, id, payload, out, inner, codec, backend)?;
+            // That it has this checksum has just been checked.
+            codec::check_ref(reference.crc, crc, REF_CRC_BITS)?;
             Representation::Ref
         }
         Entry::Payload { .. } => {
@@ -118,7 +208,7 @@ pub fn load<P: Platform, B: Backend>(
                 codec::decode(mine, Some(base), codec, backend, out)?
             } else {
                 let payload = payload.get(..bytes).ok_or(LoadError::Missing)?;
-                decode_plain(platform, owner, header.base, payload, codec, backend, out)?
+                decode_plain(platform, owner, header, payload, codec, backend, out)?
             }
         }
     };
@@ -129,34 +219,61 @@ pub fn load<P: Platform, B: Backend>(
     })
 }
 
-/// Decodes a payload that is based on nothing or on a template page.
-pub(super) fn decode_plain<P: Platform, B: Backend>(
+/// Bytes after a payload that say the page's index.
+pub(super) const fn trailer(provisional: bool) -> usize {
+    match provisional {
+        true => UNIT_BYTES,
+        false => 0,
+    }
+}
+
+/// Decodes a payload that is based on nothing, on a dictionary or on a template page.
+pub(super) fn decode_plain<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     owner: Owner,
-    base: Option<BaseId>,
+    header: codec::Header,
     payload: &[u8],
     scratch: &mut codec::Scratch,
     backend: &mut B,
     out: &mut Page,
 ) -> Result<Representation, LoadError> {
-    match base {
-        None => Ok(codec::decode(payload, None, scratch, backend, out)?),
-        Some(BaseId::Template(ordinal)) => Ok(platform
+    match (header.base, header.dictionary) {
+        (None, None) => Ok(codec::decode(payload, None, scratch, backend, out)?),
+        (None, Some(number)) => {
+            // It may be the last handle that is dropped here: under no lock.
+            let dictionary = platform
+                .dictionary(owner, number)
+                .ok_or(DecodeError::NoDictionary)?;
+            Ok(codec::decode_dictionary(
+                payload,
+                &dictionary,
+                backend,
+                out,
+            )?)
+        }
+        (Some(BaseId::Template(ordinal)), _) => Ok(platform
             .template_page(owner, ordinal, |page| {
                 codec::decode(payload, Some(page), scratch, backend, out)
             })
             .ok_or(DecodeError::NoBase)??),
-        Some(BaseId::Reference(_)) => Err(LoadError::Missing),
+        (Some(BaseId::Reference(_)), _) => Err(LoadError::Missing),
     }
 }
 
-/// Decodes a reference page that the caller has a use of into `out`; `inner` holds what it is based
-/// on. Returns its depth: the number of reference pages that it is itself based on.
+/// A reference page that was decoded.
+pub(super) struct Reference {
+    /// Bytes of its payload.
+    pub(super) bytes: usize,
+    /// Its CRC-32C.
+    pub(super) crc: u32,
+}
+
+/// Decodes a reference page that the caller has a use of into `out`; `inner` holds what it is based on.
 #[expect(
     clippy::too_many_arguments,
     reason = "the buffers of one Work, borrowed apart"
 )]
-pub(super) fn decode_reference<P: Platform, B: Backend>(
+pub(super) fn decode_reference<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     owner: Owner,
     id: u32,
@@ -165,22 +282,36 @@ pub(super) fn decode_reference<P: Platform, B: Backend>(
     inner: &mut Page,
     scratch: &mut codec::Scratch,
     backend: &mut B,
-) -> Result<usize, LoadError> {
+) -> Result<Reference, LoadError> {
     let (bytes, header) = read_reference(platform, owner, id, payload)?;
     let Some(BaseId::Reference(below)) = header.base else {
         let payload = payload.get(..bytes).ok_or(LoadError::Missing)?;
-        decode_plain(platform, owner, header.base, payload, scratch, backend, out)?;
-        return Ok(bytes);
+        decode_plain(platform, owner, header, payload, scratch, backend, out)?;
+        return Ok(Reference {
+            bytes,
+            crc: header.crc,
+        });
     };
     // First what it is based on, which its own payload keeps alive; then itself, read again.
     const { assert!(MAX_DEPTH == 2) };
-    let (bytes, header) = read_reference(platform, owner, below, payload)?;
-    let first = payload.get(..bytes).ok_or(LoadError::Missing)?;
-    decode_plain(platform, owner, header.base, first, scratch, backend, inner)?;
-    let (bytes, _) = read_reference(platform, owner, id, payload)?;
+    let (bytes, first) = read_reference(platform, owner, below, payload)?;
+    let payload_below = payload.get(..bytes).ok_or(LoadError::Missing)?;
+    decode_plain(
+        platform,
+        owner,
+        first,
+        payload_below,
+        scratch,
+        backend,
+        inner,
+    )?;
+    let (bytes, header) = read_reference(platform, owner, id, payload)?;
     let second = payload.get(..bytes).ok_or(LoadError::Missing)?;
     codec::decode(second, Some(inner), scratch, backend, out)?;
-    Ok(bytes)
+    Ok(Reference {
+        bytes,
+        crc: header.crc,
+    })
 }
 
 /// Copies the payload of a reference page out.

@@ -8,8 +8,8 @@
 //! # Who holds what
 //!
 //! * A slot's descriptor is held by the slot table, under the lock of the slot.
-//! * A payload is held by the descriptor that has its [`Place`], and lies in the arena of the
-//!   descriptor's owner; or by a reference page, and lies in the arena of the group.
+//! * A payload is held by the descriptor that has its [`Place`], and lies in one of the two arenas of
+//!   the descriptor's owner; or by a reference page, and lies in the arena of the group.
 //! * A reference page is held by its count: one for each descriptor that equals it, one for each
 //!   payload (of an entry or of another reference page) that names it as its base, one for each
 //!   store under way that decided for it ("pin"). Whoever takes the count to zero frees the payload,
@@ -17,7 +17,7 @@
 //!
 //! # Locks
 //!
-//! Slot -> sandbox's arena -> group, in this order. Each closure that a [`Platform`] method calls runs
+//! Slot -> sandbox's arenas -> group, in this order. Each closure that a [`Platform`] method calls runs
 //! under one of them, is bounded, neither sleeps nor allocates. Pages are allocated and freed
 //! outside.
 //!
@@ -32,9 +32,37 @@
 //! * promotion / free or new store of the maker's slot: promotion looks at the descriptor again under
 //!   the slot's lock, and goes on only when the payload there has the very bytes that the candidate
 //!   was decoded from. If the slot was freed and filled again in between with the same bytes, it is
-//!   the same page: names of bases mean the same, as template pages do not change and the
-//!   candidate's own base is pinned from before the first look to after the second.
+//!   the same page, for its checksum is among the bytes: names of bases mean the same, as template
+//!   pages do not change and the candidate's own base is pinned from before the first look to after
+//!   the second; that of a dictionary may have been given anew, and then the checksum says it.
 //! * promotion / promotion of one entry: the second finds a `Ref` instead of a payload and gives up.
+//! * second look / everything: it copies a provisional payload out, encodes its page under no lock,
+//!   puts the new payload into the arena, and only then looks at the descriptor again, under the
+//!   slot's lock: if the payload there is provisional and has the very bytes that were copied, it
+//!   exchanges the two and frees the old one; else it takes the new one back. A load before that
+//!   reads the old payload, one after it the new one, each in one hold. If the slot was freed and
+//!   filled again in between with the same bytes, it is the same page, with the same index: a
+//!   provisional payload names template pages only. Provisional entries are no candidates, so nobody
+//!   else moves their payloads but compaction, after which the same bytes lie elsewhere.
+//! * renewal with a new dictionary / everything: the same exchange, of a payload that is not
+//!   provisional and has no base. It is a candidate and may be promoted: then the bytes are there no
+//!   more. The use of its former dictionary is taken under the slot's lock, in the hold in which the
+//!   payload is read, and kept until the exchange is over: so its number means the same all the time, and
+//!   the same bytes are the same page.
+//! * renewal of a reference page / everything: it takes a use of the page under the lock of a slot whose
+//!   entry names it, so the page stays and keeps its number. The new payload goes into the group's arena
+//!   and takes the place of the old one in one hold of the group's lock, if the old one still has the
+//!   bytes that were read: compaction may have moved it, another renewal may have been faster. Who
+//!   decodes the page copies its payload out under that lock, and gets one of the two. Only a payload that
+//!   needs neither base nor dictionary is renewed, so it is at most once, and whoever copied either
+//!   one finds what it needs: nothing, or a dictionary that the page uses for as long as it lives.
+//! * second look, renewal / end of the sandbox: the caller keeps one sandbox and says which. Whoever owns
+//!   the slot when it is read must be that one: the entry that the caller saw may be gone by then.
+//! * use of a dictionary / its end: a dictionary goes when it is retired and has no users. A use is
+//!   taken of the current one only, under the group's lock, before its handle is asked for; a payload
+//!   counts as a user for as long as it lives, wherever it is moved. A load takes a use of the one that its
+//!   payload needs in the hold in which it copies the payload: the entry may be renewed before it is
+//!   decoded. It needs none of the one that a reference page needs, for that never gets another.
 //! * free / free: whoever takes a descriptor out of the table is its only owner.
 //! * pin / last release of a reference page: both under the group's lock. A pin is taken only where
 //!   the number is known to be live: from a descriptor under its slot's lock, which counts as a
@@ -49,7 +77,9 @@
 //! looked at under its lock, must belong to the same group, and is decoded (with its checksum)
 //! before it is used. Groups never cross domains or templates, so neither do candidates.
 
+mod choose;
 mod compact;
+mod improve;
 mod load;
 mod release;
 mod siblings;
@@ -58,12 +88,14 @@ mod store;
 use super::codec::{
     self, Backend, Base, DecodeError, Level, Limits, Page, Representation, PAGE_SIZE,
 };
-use super::{Arena, Descriptor, Group, Index, Owner, Pages, Slot};
+use super::{Arenas, Descriptor, Group, Index, Owner, Pages, Slot};
 
 pub use self::compact::{compact_entry, compact_group};
-pub use self::load::{load, LoadError, Loaded};
+pub use self::improve::{dated, improve, provisional, renew, Improved, Renewed};
+pub use self::load::{load, peek, LoadError, Loaded};
 pub use self::release::{erase, release, Erased};
-pub use self::store::{store, Promoted, Refusal, Stored};
+pub use self::siblings::Promoted;
+pub use self::store::{store, Refusal, Stored};
 
 /// Most reference pages that have to be decoded before an entry can be.
 pub const MAX_DEPTH: u8 = 2;
@@ -88,6 +120,9 @@ pub trait Platform {
     /// How arenas and tables reach their pages.
     type Pages: Pages;
 
+    /// A handle of a dictionary, as the codec's backend knows it.
+    type Dictionary: Clone;
+
     /// Calls `f` with the descriptor of a slot, under the slot's lock; what `f` leaves there stays.
     /// `None` when the slot has none.
     fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R>;
@@ -98,8 +133,8 @@ pub trait Platform {
     /// Takes the descriptor of a slot out. Allocates nothing.
     fn take(&self, slot: Slot) -> Option<Descriptor>;
 
-    /// Calls `f` with the arena of a sandbox, under its lock. `None` when there is no such sandbox.
-    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<Self::Pages>) -> R) -> Option<R>;
+    /// Calls `f` with the arenas of a sandbox, under their lock. `None` when there is no such sandbox.
+    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arenas<Self::Pages>) -> R) -> Option<R>;
 
     /// Whether pages of a sandbox's arena are marked for compaction; a guess that spares taking its
     /// lock. What is marked during the whole call must not be missed.
@@ -126,6 +161,11 @@ pub trait Platform {
         f: impl FnOnce(&Index<Self::Pages>) -> R,
     ) -> Option<R>;
 
+    /// The dictionary of a sandbox's group with this number, which has users or is the current one.
+    /// Whoever drops the last handle frees memory: so none is dropped in a closure that runs under a
+    /// lock of the platform's.
+    fn dictionary(&self, owner: Owner, number: u8) -> Option<Self::Dictionary>;
+
     /// A zeroed page for an arena or a table, without waiting for memory. `None` when there is no
     /// memory or a limit is reached.
     fn allocate(&self, owner: Owner, account: Account) -> Option<u32>;
@@ -149,8 +189,14 @@ pub struct Policy {
     pub sibling_index: bool,
     /// Encode against siblings' pages of similar content.
     pub sibling_sketch: bool,
+    /// Encode with the group's dictionary.
+    pub dictionary: bool,
+    /// Store in a hurry, and look again later.
+    pub second_look: bool,
     /// The codec's effort, and the longest payload worth storing.
     pub limits: Limits,
+    /// The same for a store that will be looked at again.
+    pub cheap: Limits,
     /// Bytes that a sibling's page must save.
     pub min_gain: usize,
     /// What it must save to be made a reference page: so many percent of its own payload, which then
@@ -158,38 +204,70 @@ pub struct Policy {
     pub new_share: usize,
     /// What a reference page must save to be used by one more: so many percent of its payload.
     pub old_share: usize,
+    /// What a sibling's page must save of the page's own payload, in percent: with it a load has more
+    /// to decode.
+    pub own_share: usize,
     /// Hints that are followed for one page.
     pub tries: usize,
-    /// Words that a sibling's page must have in common with the page to be tried at all.
+    /// Words that a page found by content, or a sibling's, must have in common with the page to be tried
+    /// at all.
     pub least_common: u32,
+    /// With so many words in common with a sibling's page, the second look tries nothing else.
+    pub much_common: u32,
     /// Payloads longer than this are entered in the group's index.
     pub index_from: usize,
 }
 
 impl Policy {
-    /// Everything on.
+    /// Everything on, most of it in the second look.
     pub const DEFAULT: Self = Self {
         template: true,
         template_sketch: true,
         sibling_index: true,
         sibling_sketch: true,
+        dictionary: true,
+        second_look: true,
+        limits: Limits {
+            max_payload: PAGE_SIZE - 64,
+            ..Limits::at(Level::Best)
+        },
+        cheap: Limits {
+            max_payload: PAGE_SIZE - 64,
+            delta_zstd: false,
+            prefix: false,
+            ..Limits::at(Level::Cheap)
+        },
+        min_gain: 32,
+        index_from: 256,
+        new_share: 25,
+        old_share: 5,
+        own_share: 10,
+        tries: 4,
+        least_common: 48,
+        much_common: 112,
+    };
+
+    /// Everything at once, with the effort that a store in reclaim can wait for, and with compressors
+    /// that are too small for dictionaries. Without one, pages gain from siblings that have less in
+    /// common.
+    pub const AT_ONCE: Self = Self {
+        second_look: false,
+        dictionary: false,
+        least_common: 16,
+        own_share: 5,
         limits: Limits {
             max_payload: PAGE_SIZE - 64,
             ..Limits::at(Level::Fast)
         },
-        min_gain: 32,
-        index_from: 256,
-        new_share: 60,
-        old_share: 10,
-        tries: 4,
-        least_common: 32,
+        ..Self::DEFAULT
     };
 
-    /// Bytes that a candidate must save.
-    fn least_gain(&self, candidate: &siblings::Candidate) -> usize {
+    /// Bytes that a candidate must save of the `alone` bytes that the page takes without it.
+    fn least_gain(&self, candidate: &siblings::Candidate, alone: usize) -> usize {
         let (bytes, new) = candidate.cost();
         let share = if new { self.new_share } else { self.old_share };
-        self.min_gain.max(bytes * share / 100)
+        let own = alone * self.own_share / 100;
+        self.min_gain.max(bytes * share / 100).max(own)
     }
 }
 
@@ -198,6 +276,8 @@ pub struct Work {
     /// The best payload so far, and the one being tried.
     best: Buffer,
     trial: Buffer,
+    /// The payload of the entry that is looked at again.
+    looked_at: Buffer,
     /// The payload of a candidate, as it was when the candidate was decoded.
     candidate: Buffer,
     /// A payload on its way to the decoder.
@@ -221,6 +301,7 @@ impl Work {
         Self {
             best: [0; codec::MAX_PAYLOAD],
             trial: [0; codec::MAX_PAYLOAD],
+            looked_at: [0; codec::MAX_PAYLOAD],
             candidate: [0; codec::MAX_PAYLOAD],
             payload: [0; codec::MAX_PAYLOAD],
             base: [0; PAGE_SIZE],

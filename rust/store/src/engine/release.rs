@@ -19,6 +19,8 @@ pub struct Erased {
     pub representation: Option<Representation>,
     /// Bytes that its payload took in the sandbox's arena.
     pub bytes: usize,
+    /// Whether it was waiting for a second look.
+    pub provisional: bool,
 }
 
 /// Ends the entry of a slot, if it has one.
@@ -31,15 +33,23 @@ pub fn erase<P: Platform>(platform: &P, slot: Slot) -> Option<Erased> {
 /// Ends an entry whose descriptor is in the table no more.
 pub fn release<P: Platform>(platform: &P, descriptor: Descriptor) -> Erased {
     let owner = descriptor.owner();
+    let mut dictionary = None;
+    let mut waiting = false;
     let (representation, base, bytes) = match descriptor.unpack() {
         Entry::Fill { .. } => (Some(Representation::Fill), None, 0),
         Entry::Ref { base, .. } => (Some(Representation::Ref), Some(base), 0),
-        Entry::Payload { place, .. } => {
+        Entry::Payload {
+            place, provisional, ..
+        } => {
+            waiting = provisional;
             let mut released = Released::new();
             let (header, bytes) = platform
-                .arena(owner, |arena| remove(arena, place, &mut released))
+                .arena(owner, |arenas| {
+                    remove(arenas.of(provisional), place, &mut released)
+                })
                 .unwrap_or((None, 0));
             free_all(platform, &released);
+            dictionary = header.and_then(|header| header.dictionary);
             (
                 header.map(|header| header.representation),
                 header.and_then(|header| header.base),
@@ -50,10 +60,14 @@ pub fn release<P: Platform>(platform: &P, descriptor: Descriptor) -> Erased {
     if let Some(BaseId::Reference(id)) = base {
         release_reference(platform, owner, id);
     }
+    if let Some(number) = dictionary {
+        release_dictionary(platform, owner, number);
+    }
     Erased {
         owner,
         representation,
         bytes,
+        provisional: waiting,
     }
 }
 
@@ -84,7 +98,11 @@ pub(super) fn release_reference<P: Platform>(platform: &P, owner: Owner, id: u32
                 };
                 let (header, _) = remove(&mut group.arena, place, &mut released);
                 group.references.shrink(&mut released);
-                match header?.base {
+                let header = header?;
+                if let Some(number) = header.dictionary {
+                    group.dictionaries.release(number);
+                }
+                match header.base {
                     Some(BaseId::Reference(id)) => Some(id),
                     _ => None,
                 }
@@ -92,6 +110,11 @@ pub(super) fn release_reference<P: Platform>(platform: &P, owner: Owner, id: u32
             .flatten();
         free_all(platform, &released);
     }
+}
+
+/// Gives up one use of a dictionary.
+pub(super) fn release_dictionary<P: Platform>(platform: &P, owner: Owner, number: u8) {
+    platform.group(owner, |group| group.dictionaries.release(number));
 }
 
 /// Frees the pages that an arena let go.

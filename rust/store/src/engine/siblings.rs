@@ -8,7 +8,18 @@ use super::super::{
 };
 use super::load::{decode_plain, decode_reference};
 use super::release::{free_all, release_reference};
-use super::{Account, Backend, Platform, Promoted, Work, MAX_DEPTH};
+use super::{Account, Backend, LoadError, Page, Platform, Representation, Work, MAX_DEPTH};
+
+/// An entry that is a reference to its former payload now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    /// Its sandbox.
+    pub owner: Owner,
+    /// How it was encoded before; now it is a [`Representation::Ref`].
+    pub from: Representation,
+    /// Bytes that its payload took in the sandbox's arena.
+    pub bytes: usize,
+}
 
 /// A sibling's page, decoded into [`Work::base`].
 pub(super) struct Candidate {
@@ -66,7 +77,7 @@ fn acquire<P: Platform>(platform: &P, me: Owner, id: u32, max_depth: u8) -> Opti
 }
 
 /// Decodes the page that a hint leads to. `None` when there is none that may be a base.
-pub(super) fn fetch<P: Platform, B: Backend>(
+pub(super) fn fetch<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     me: Owner,
     at: Where,
@@ -120,9 +131,13 @@ fn look<P: Platform>(
         return None;
     }
     match descriptor.unpack() {
-        Entry::Payload { owner, place } => {
+        // A provisional one is about to become another.
+        Entry::Payload {
+            provisional: true, ..
+        } => None,
+        Entry::Payload { owner, place, .. } => {
             let bytes = platform
-                .arena(owner, |arena| arena.read(place, buffer))
+                .arena(owner, |arenas| arenas.of(false).read(place, buffer))
                 .flatten()?;
             let header = codec::header(buffer.get(..bytes)?).ok()?;
             if let Some(BaseId::Reference(id)) = header.base {
@@ -142,7 +157,7 @@ fn look<P: Platform>(
 }
 
 /// Decodes a reference page of which we have a use, and gives the use up when that fails.
-fn fetch_reference<P: Platform, B: Backend>(
+fn fetch_reference<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     me: Owner,
     id: u32,
@@ -158,10 +173,10 @@ fn fetch_reference<P: Platform, B: Backend>(
         ..
     } = work;
     match decode_reference(platform, me, id, payload, base, inner, codec, backend) {
-        Ok(bytes) => Some(Candidate {
+        Ok(reference) => Some(Candidate {
             origin: Origin::Reference(id),
             depth,
-            bytes,
+            bytes: reference.bytes,
         }),
         Err(_) => {
             release_reference(platform, me, id);
@@ -171,7 +186,7 @@ fn fetch_reference<P: Platform, B: Backend>(
 }
 
 /// Decodes an entry's payload in [`Work::candidate`].
-fn fetch_payload<P: Platform, B: Backend>(
+fn fetch_payload<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     me: Owner,
     slot: Slot,
@@ -189,21 +204,14 @@ fn fetch_payload<P: Platform, B: Backend>(
         ..
     } = work;
     let mine = candidate.get(..bytes)?;
-    let (decoded, depth, used) = match header.base {
-        Some(BaseId::Reference(id)) => {
-            // Of depth 0: `base` is only lent as a second buffer.
-            let decoded = decode_reference(platform, me, id, payload, inner, base, codec, backend)
-                .is_ok()
-                && codec::decode(mine, Some(inner), codec, backend, base).is_ok();
-            (decoded, 1, Some(id))
-        }
-        other => (
-            decode_plain(platform, me, other, mine, codec, backend, base).is_ok(),
-            0,
-            None,
-        ),
+    let (depth, used) = match header.base {
+        Some(BaseId::Reference(id)) => (1, Some(id)),
+        _ => (0, None),
     };
-    if !decoded {
+    let decoded = decode_entry(
+        platform, me, mine, header, payload, base, inner, codec, backend,
+    );
+    if decoded.is_err() {
         if let Some(id) = used {
             release_reference(platform, me, id);
         }
@@ -219,6 +227,33 @@ fn fetch_payload<P: Platform, B: Backend>(
         depth,
         bytes,
     })
+}
+
+/// Decodes the payload `mine` of a sibling's entry, based on a reference page of depth 0 if on one,
+/// into `base`.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the buffers of one Work, borrowed apart"
+)]
+fn decode_entry<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
+    platform: &P,
+    me: Owner,
+    mine: &[u8],
+    header: codec::Header,
+    payload: &mut [u8],
+    base: &mut Page,
+    inner: &mut Page,
+    codec: &mut codec::Scratch,
+    backend: &mut B,
+) -> Result<(), LoadError> {
+    let Some(BaseId::Reference(id)) = header.base else {
+        decode_plain(platform, me, header, mine, codec, backend, base)?;
+        return Ok(());
+    };
+    // `base` is only lent as a second buffer.
+    decode_reference(platform, me, id, payload, inner, base, codec, backend)?;
+    codec::decode(mine, Some(inner), codec, backend, base)?;
+    Ok(())
 }
 
 /// Gives up a candidate.
@@ -347,14 +382,19 @@ fn try_promote<P: Platform>(
     (page, table_page): (&mut Option<u32>, &mut Option<u32>),
     released: &mut Released,
 ) -> Result<Adopted, Stop> {
-    let Entry::Payload { owner, place } = descriptor.unpack() else {
+    let Entry::Payload {
+        owner,
+        place,
+        provisional: false,
+    } = descriptor.unpack()
+    else {
         return Err(Stop::Never);
     };
     if !platform.same_group(owner, me) {
         return Err(Stop::Never);
     }
     // The slot may have been freed and filled anew since we looked.
-    let unchanged = platform.arena(owner, |arena| arena.matches(place, payload));
+    let unchanged = platform.arena(owner, |arenas| arenas.of(false).matches(place, payload));
     if unchanged != Some(true) {
         return Err(Stop::Never);
     }
@@ -394,7 +434,7 @@ fn try_promote<P: Platform>(
         .unwrap_or(Err(Stop::Never))?;
     let representation = codec::header(payload).ok().map(|h| h.representation);
     let bytes = platform
-        .arena(owner, |arena| arena.remove(place, released))
+        .arena(owner, |arenas| arenas.of(false).remove(place, released))
         .unwrap_or(0);
     *descriptor = new;
     Ok(Adopted {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Storing a page: the candidates in the order of their cost, then the entry.
+//! Storing a page.
 
-use super::super::codec::{self, Base, BaseId, Encoder, Sketch, Tried, Words};
-use super::super::{group::feature_keys, Ranking, REF_CRC_BITS};
-use super::super::{Descriptor, Entry, InsertError, Owner, Place, Released, Slot, Wanted, Where};
-use super::release::{free_all, release, release_reference, remove, Erased};
-use super::siblings::{adopt, discard, fetch, Adopted, Candidate};
-use super::{Account, Backend, Page, Platform, Policy, Representation, Work, MAX_DEPTH};
+use super::super::codec::{Encoder, Level};
+use super::super::{
+    Descriptor, Entry, InsertError, Owner, Place, Released, Slot, REF_CRC_BITS, UNIT_BYTES,
+};
+use super::choose::{choose, remember, try_template, Choice};
+use super::release::{free_all, release, remove, Erased};
+use super::{Account, Backend, Page, Platform, Policy, Promoted, Representation, Work};
 
 /// A page that was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,23 +17,14 @@ pub struct Stored {
     pub representation: Representation,
     /// Bytes of its payload in the sandbox's arena; 0 when the entry is all in the table.
     pub bytes: usize,
+    /// Whether it waits for a second look.
+    pub provisional: bool,
     /// Whether the template has a page of its index.
     pub template_backed: bool,
     /// What the slot held before.
     pub replaced: Option<Erased>,
     /// A sibling's entry whose payload became a reference page.
     pub promoted: Option<Promoted>,
-}
-
-/// An entry that is a reference to its former payload now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Promoted {
-    /// Its sandbox.
-    pub owner: Owner,
-    /// How it was encoded before; now it is a [`Representation::Ref`].
-    pub from: Representation,
-    /// Bytes that its payload took in the sandbox's arena.
-    pub bytes: usize,
 }
 
 /// Why a page was not stored. Nothing of it is left in the store.
@@ -44,23 +36,14 @@ pub enum Refusal {
     NoMemory,
 }
 
-/// The best encoding so far. Its payload, if it has one, is in [`Work::best`].
-struct Choice<'a> {
-    encoder: Encoder<'a>,
-    /// The base that the page equals.
-    equal: Option<BaseId>,
-    /// The reference page that it is based on or equals, of which we have a use.
-    used: Option<u32>,
-    promoted: Option<Promoted>,
-    /// Whether everything was tried that needs no sibling.
-    settled: bool,
-    /// Reference pages that have to be decoded before it.
-    depth: u8,
-}
-
 /// Stores a page of the sandbox `me` with this page index in a slot.
 ///
-/// The page must not change during the call. The caller makes sure that nobody loads, frees or stores the slot meanwhile.
+/// Without a [second look](Policy::second_look) everything is tried. With one only what is cheap; unless
+/// that is good enough the entry is [provisional](Entry::Payload), and [`improve`](super::improve) is
+/// to make it better.
+///
+/// The page must not change during the call. The caller makes sure that nobody loads, frees or stores
+/// the slot meanwhile.
 ///
 /// # Errors
 ///
@@ -69,7 +52,7 @@ struct Choice<'a> {
     clippy::too_many_arguments,
     reason = "what is stored, where, and with what"
 )]
-pub fn store<P: Platform, B: Backend>(
+pub fn store<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     policy: &Policy,
     me: Owner,
@@ -79,281 +62,75 @@ pub fn store<P: Platform, B: Backend>(
     work: &mut Work,
     backend: &mut B,
 ) -> Result<Stored, Refusal> {
-    let limits = policy.limits;
-    let mut choice = Choice {
-        encoder: Encoder::new(page, limits, backend),
-        equal: None,
-        used: None,
-        promoted: None,
-        settled: false,
-        depth: 0,
+    let limits = match policy.second_look {
+        true => policy.cheap,
+        false => policy.limits,
     };
+    let mut choice = Choice::new(Encoder::new(page, limits, backend), None);
+    let template_backed = platform.template_bases(me, index, |bases| !bases.is_empty());
     if let Some(word) = choice.encoder.fill() {
         let mut stored = store_fill(platform, me, slot, word, choice.encoder, work)?;
-        stored.template_backed = platform.template_bases(me, index, |bases| !bases.is_empty());
+        stored.template_backed = template_backed;
         return Ok(stored);
     }
-    let mut template_backed = false;
-    if policy.template {
-        template_backed = try_template(platform, me, index, &mut choice, work, backend);
-    }
-    let mut sketch = None;
-    if !choice.is_final() {
-        let found = codec::sketch(page);
-        try_siblings(
-            platform,
-            policy,
-            me,
-            index,
-            &found,
-            &mut choice,
-            work,
-            backend,
-        );
-        try_without_siblings(platform, policy, me, &found, &mut choice, work, backend);
-        sketch = Some(found);
+    let mut provisional = None;
+    if policy.second_look {
+        if policy.template {
+            try_template(platform, me, index, &mut choice, work, backend);
+        }
+        if !choice.is_final() {
+            let Work { best, codec, .. } = &mut *work;
+            choice.encoder.try_zstd(codec, backend, best);
+            if choice.encoder.is_empty() {
+                // Rare: what only entropy coding makes small.
+                choice.encoder.set_level(Level::Fast);
+                choice.encoder.try_zstd(codec, backend, best);
+            }
+            provisional = Some(index);
+        }
+    } else {
+        choose(platform, policy, me, index, &mut choice, work, backend);
     }
 
     let promoted = choice.promoted;
-    let entered = enter(platform, me, &mut choice, work);
-    let result = entered.and_then(|(descriptor, representation, bytes)| {
-        let replaced = put(platform, me, slot, descriptor)?;
-        choice.used = None;
+    let stored = enter(platform, me, &choice, provisional, work).and_then(|entered| {
+        let replaced = put(platform, me, slot, entered.descriptor)?;
         Ok(Stored {
-            representation,
-            bytes,
+            representation: entered.representation,
+            bytes: entered.bytes,
+            provisional: provisional.is_some(),
             template_backed,
             replaced,
             promoted,
         })
     });
-    drop_use(platform, me, &mut choice);
-    if let (Ok(stored), Some(sketch)) = (&result, sketch) {
-        // At the greatest depth it can be nobody's base.
-        if stored.bytes > policy.index_from && choice.depth < MAX_DEPTH {
-            remember(platform, policy, me, index, &sketch, slot);
-        }
+    if let (Ok(stored), None) = (&stored, provisional) {
+        remember(platform, policy, me, index, &choice, slot, stored.bytes);
     }
-    result
+    match stored {
+        Ok(_) => choice.publish(platform, me),
+        Err(_) => choice.give_up(platform, me),
+    }
+    stored
 }
 
-impl Choice<'_> {
-    fn is_final(&self) -> bool {
-        self.equal.is_some() || self.encoder.is_final()
-    }
+/// An entry that is not in the table yet.
+pub(super) struct Entered {
+    pub(super) descriptor: Descriptor,
+    pub(super) representation: Representation,
+    /// Bytes of its payload.
+    pub(super) bytes: usize,
 }
 
-/// Gives up the use of a reference page that turned out not to be needed.
-fn drop_use<P: Platform>(platform: &P, me: Owner, choice: &mut Choice<'_>) {
-    if let Some(id) = choice.used.take() {
-        release_reference(platform, me, id);
-    }
-}
-
-/// Template pages of the same index. Returns whether there are any.
-fn try_template<P: Platform, B: Backend>(
+/// Makes a descriptor of what was chosen, with its payload in the sandbox's arena; a provisional one if
+/// the page's index is given.
+pub(super) fn enter<P: Platform>(
     platform: &P,
     me: Owner,
-    index: u64,
-    choice: &mut Choice<'_>,
-    work: &mut Work,
-    backend: &mut B,
-) -> bool {
-    let Work { best, codec, .. } = work;
-    platform.template_bases(me, index, |bases| {
-        if let Tried::Equal(base) = choice.encoder.try_bases(bases, codec, backend, best) {
-            choice.equal = Some(base);
-        }
-        !bases.is_empty()
-    })
-}
-
-/// What is left to try that needs no sibling: the most similar template page, and the page by
-/// itself. Later calls for the same page do nothing.
-fn try_without_siblings<P: Platform, B: Backend>(
-    platform: &P,
-    policy: &Policy,
-    me: Owner,
-    sketch: &Sketch,
-    choice: &mut Choice<'_>,
-    work: &mut Work,
-    backend: &mut B,
-) {
-    if core::mem::replace(&mut choice.settled, true) || choice.is_final() {
-        return;
-    }
-    if policy.template_sketch {
-        try_similar_template(platform, me, sketch, choice, work, backend);
-    }
-    if !choice.is_final() {
-        let Work { best, codec, .. } = work;
-        choice.encoder.try_zstd(codec, backend, best);
-    }
-}
-
-/// Pages of siblings: of the same index, and of similar content.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one call site, all of them plain"
-)]
-fn try_siblings<P: Platform, B: Backend>(
-    platform: &P,
-    policy: &Policy,
-    me: Owner,
-    index: u64,
-    sketch: &Sketch,
-    choice: &mut Choice<'_>,
-    work: &mut Work,
-    backend: &mut B,
-) {
-    let wanted = wanted(policy);
-    let Some(ranking) = platform.group(me, |group| group.rank(index, sketch, wanted)) else {
-        return;
-    };
-    let Some((at, candidate)) = nearest(platform, policy, me, &ranking, choice, work, backend)
-    else {
-        return;
-    };
-    if !choice.encoder.equals(&work.base) {
-        // What a base saves is known only beside what there is without it.
-        try_without_siblings(platform, policy, me, sketch, choice, work, backend);
-        if choice.is_final() {
-            discard(platform, me, candidate);
-            return;
-        }
-    }
-    let Work {
-        base, trial, codec, ..
-    } = &mut *work;
-    let mut encoder = choice.encoder;
-    // Its number is known once it is adopted.
-    let base = Base {
-        id: BaseId::Reference(0),
-        page: base,
-    };
-    let equal = match encoder.try_similar(&base, codec, backend, trial) {
-        Tried::Equal(_) => true,
-        Tried::Improved(saved) if saved >= policy.least_gain(&candidate) => false,
-        Tried::Improved(_) | Tried::No => {
-            discard(platform, me, candidate);
-            return;
-        }
-    };
-    let depth = candidate.depth();
-    let Some(Adopted { id, promoted }) = adopt(platform, me, candidate, work) else {
-        return;
-    };
-    choice.used = Some(id);
-    choice.depth = depth.saturating_add(1);
-    let reference = BaseId::Reference(id);
-    if equal {
-        choice.equal = Some(reference);
-    } else {
-        encoder.rename_base(reference, &mut work.trial);
-        choice.encoder = encoder;
-        core::mem::swap(&mut work.best, &mut work.trial);
-    }
-    if let Some(promoted) = promoted {
-        platform.promoted(&promoted);
-        choice.promoted = Some(promoted);
-        platform.group(me, |group| {
-            group.redirect(index, sketch, at, Where::Reference(id));
-        });
-    }
-}
-
-/// Of the pages that hints lead to the one that has the most words in common with ours, or one that
-/// equals it. It is left in [`Work::base`], its payload in [`Work::candidate`].
-fn nearest<P: Platform, B: Backend>(
-    platform: &P,
-    policy: &Policy,
-    me: Owner,
-    ranking: &Ranking,
     choice: &Choice<'_>,
+    provisional: Option<u64>,
     work: &mut Work,
-    backend: &mut B,
-) -> Option<(Where, Candidate)> {
-    let mut best: Option<(Where, Candidate, u32)> = None;
-    let mut words = None;
-    for at in ranking.iter().take(policy.tries) {
-        let Some(candidate) = fetch(platform, me, at, work, backend) else {
-            continue;
-        };
-        if choice.encoder.equals(&work.base) {
-            if let Some((_, other, _)) = best {
-                discard(platform, me, other);
-            }
-            return Some((at, candidate));
-        }
-        let words = words.get_or_insert_with(|| Words::of(choice.encoder.page()));
-        let common = words.in_common(&work.base);
-        let least = best
-            .as_ref()
-            .map_or(policy.least_common, |&(_, _, most)| most + 1);
-        let worse = match common >= least {
-            true => {
-                core::mem::swap(&mut work.base, &mut work.kept_base);
-                core::mem::swap(&mut work.candidate, &mut work.kept_candidate);
-                best.replace((at, candidate, common))
-                    .map(|(_, other, _)| other)
-            }
-            false => Some(candidate),
-        };
-        if let Some(worse) = worse {
-            discard(platform, me, worse);
-        }
-    }
-    let (at, candidate, _) = best?;
-    core::mem::swap(&mut work.base, &mut work.kept_base);
-    core::mem::swap(&mut work.candidate, &mut work.kept_candidate);
-    Some((at, candidate))
-}
-
-/// The template page of the most similar content.
-fn try_similar_template<P: Platform, B: Backend>(
-    platform: &P,
-    me: Owner,
-    sketch: &Sketch,
-    choice: &mut Choice<'_>,
-    work: &mut Work,
-    backend: &mut B,
-) {
-    let found = platform.template_index(me, |index| {
-        feature_keys(sketch).find_map(|key| match index.lookup(key) {
-            Some(Where::Template(ordinal)) => Some(ordinal),
-            _ => None,
-        })
-    });
-    let Some(ordinal) = found.flatten() else {
-        return;
-    };
-    let Work { trial, codec, .. } = &mut *work;
-    let mut encoder = choice.encoder;
-    let tried = platform.template_page(me, ordinal, |page| {
-        let base = Base {
-            id: BaseId::Template(ordinal),
-            page,
-        };
-        encoder.try_similar(&base, codec, backend, trial)
-    });
-    match tried {
-        Some(Tried::Equal(base)) => choice.equal = Some(base),
-        Some(Tried::Improved(_)) => {
-            choice.encoder = encoder;
-            core::mem::swap(&mut work.best, &mut work.trial);
-        }
-        _ => return,
-    }
-    drop_use(platform, me, choice);
-}
-
-/// Makes a descriptor of what was chosen, with its payload in the sandbox's arena.
-fn enter<P: Platform>(
-    platform: &P,
-    me: Owner,
-    choice: &mut Choice<'_>,
-    work: &mut Work,
-) -> Result<(Descriptor, Representation, usize), Refusal> {
+) -> Result<Entered, Refusal> {
     if let Some(base) = choice.equal {
         let crc = choice.encoder.crc() & ((1 << REF_CRC_BITS) - 1);
         let entry = Entry::Ref {
@@ -362,22 +139,51 @@ fn enter<P: Platform>(
             crc,
         };
         let descriptor = Descriptor::pack(entry).ok_or(Refusal::Incompressible)?;
-        return Ok((descriptor, Representation::Ref, 0));
+        return Ok(Entered {
+            descriptor,
+            representation: Representation::Ref,
+            bytes: 0,
+        });
     }
     let encoder = &choice.encoder;
     let representation = encoder.representation().ok_or(Refusal::Incompressible)?;
-    let bytes = encoder
+    let mut bytes = encoder
         .finish(&mut work.best)
         .ok_or(Refusal::Incompressible)?;
-    let payload = work.best.get(..bytes).ok_or(Refusal::Incompressible)?;
-    let place = insert(platform, me, payload)?;
-    match Descriptor::pack(Entry::Payload { owner: me, place }) {
-        Some(descriptor) => Ok((descriptor, representation, bytes)),
-        None => {
-            withdraw(platform, me, place);
-            Err(Refusal::NoMemory)
-        }
+    if let Some(index) = provisional {
+        let trailer = work
+            .best
+            .get_mut(bytes..)
+            .and_then(|rest| rest.first_chunk_mut());
+        *trailer.ok_or(Refusal::Incompressible)? = index.to_le_bytes();
+        bytes = bytes.saturating_add(UNIT_BYTES);
     }
+    let payload = work.best.get(..bytes).ok_or(Refusal::Incompressible)?;
+    let descriptor = insert_entry(platform, me, payload, provisional.is_some())?;
+    Ok(Entered {
+        descriptor,
+        representation,
+        bytes,
+    })
+}
+
+/// Puts a payload into the sandbox's arena and makes a descriptor of its place.
+pub(super) fn insert_entry<P: Platform>(
+    platform: &P,
+    me: Owner,
+    payload: &[u8],
+    provisional: bool,
+) -> Result<Descriptor, Refusal> {
+    let place = insert(platform, me, payload, provisional)?;
+    let entry = Entry::Payload {
+        owner: me,
+        place,
+        provisional,
+    };
+    Descriptor::pack(entry).ok_or_else(|| {
+        withdraw(platform, me, place, provisional);
+        Refusal::NoMemory
+    })
 }
 
 /// A page that repeats a word: in the table if the word fits there.
@@ -397,19 +203,13 @@ fn store_fill<P: Platform>(
                 .finish(&mut work.best)
                 .ok_or(Refusal::Incompressible)?;
             let payload = work.best.get(..bytes).ok_or(Refusal::Incompressible)?;
-            let place = insert(platform, me, payload)?;
-            match Descriptor::pack(Entry::Payload { owner: me, place }) {
-                Some(descriptor) => (descriptor, bytes),
-                None => {
-                    withdraw(platform, me, place);
-                    return Err(Refusal::NoMemory);
-                }
-            }
+            (insert_entry(platform, me, payload, false)?, bytes)
         }
     };
     Ok(Stored {
         representation: Representation::Fill,
         bytes,
+        provisional: false,
         template_backed: false,
         replaced: put(platform, me, slot, descriptor)?,
         promoted: None,
@@ -417,10 +217,17 @@ fn store_fill<P: Platform>(
 }
 
 /// Puts a payload into the sandbox's arena.
-fn insert<P: Platform>(platform: &P, me: Owner, payload: &[u8]) -> Result<Place, Refusal> {
+fn insert<P: Platform>(
+    platform: &P,
+    me: Owner,
+    payload: &[u8],
+    provisional: bool,
+) -> Result<Place, Refusal> {
     let mut spare = None;
     let result = loop {
-        match platform.arena(me, |arena| arena.insert(payload, &mut spare)) {
+        match platform.arena(me, |arenas| {
+            arenas.of(provisional).insert(payload, &mut spare)
+        }) {
             Some(Ok(place)) => break Ok(place),
             Some(Err(InsertError::NeedPage)) if spare.is_none() => {
                 spare = platform.allocate(me, Account::Sandbox);
@@ -438,9 +245,11 @@ fn insert<P: Platform>(platform: &P, me: Owner, payload: &[u8]) -> Result<Place,
 }
 
 /// Takes a payload back that no descriptor in the table names.
-fn withdraw<P: Platform>(platform: &P, me: Owner, place: Place) {
+pub(super) fn withdraw<P: Platform>(platform: &P, me: Owner, place: Place, provisional: bool) {
     let mut released = Released::new();
-    platform.arena(me, |arena| remove(arena, place, &mut released));
+    platform.arena(me, |arenas| {
+        remove(arenas.of(provisional), place, &mut released)
+    });
     free_all(platform, &released);
 }
 
@@ -455,42 +264,13 @@ fn put<P: Platform>(
         Ok(old) => Ok(old.map(|old| release(platform, old))),
         Err(_) => {
             // The use of a reference page stays with our caller.
-            if let Entry::Payload { place, .. } = descriptor.unpack() {
-                withdraw(platform, me, place);
+            if let Entry::Payload {
+                place, provisional, ..
+            } = descriptor.unpack()
+            {
+                withdraw(platform, me, place, provisional);
             }
             Err(Refusal::NoMemory)
         }
     }
-}
-
-fn wanted(policy: &Policy) -> Wanted {
-    Wanted {
-        index: policy.sibling_index,
-        sketch: policy.sibling_sketch,
-    }
-}
-
-/// Enters a page that siblings may resemble in the group's index.
-fn remember<P: Platform>(
-    platform: &P,
-    policy: &Policy,
-    me: Owner,
-    index: u64,
-    sketch: &Sketch,
-    slot: Slot,
-) {
-    let wanted = wanted(policy);
-    // The first page of all serves the index itself: then it wants another.
-    for _ in 0..2 {
-        if platform.group(me, |group| group.index.wants_page()) != Some(true) {
-            break;
-        }
-        let Some(page) = platform.allocate(me, Account::Group) else {
-            break;
-        };
-        if platform.group(me, |group| group.index.add_page(page)) != Some(true) {
-            platform.free(page);
-        }
-    }
-    platform.group(me, |group| group.remember(index, sketch, wanted, slot));
 }

@@ -3,9 +3,14 @@
 //! A small platform for the engine: a few slots, sandboxes of one group, counted pages.
 
 use super::scheduler::Scheduler;
-use agentzip_codec::{host::Host, Base, BaseId, Page, Representation};
-use agentzip_store::engine::{self, Account, Erased, NoMemory, Platform, Policy, Refusal, Work};
-use agentzip_store::{Arena, Descriptor, Group, Index, Owner, Pages, Slot, PAGE_BYTES};
+use agentzip_codec::host::{Dictionary, Host};
+use agentzip_codec::{Base, BaseId, Page, Representation};
+use agentzip_store::engine::{
+    self, Account, Erased, Improved, NoMemory, Platform, Policy, Refusal, Renewed, Work,
+};
+use agentzip_store::{
+    Arenas, Descriptor, Group, Index, Owner, Pages, Slot, MAX_DICTIONARIES, PAGE_BYTES,
+};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,9 +85,11 @@ pub struct World {
     pub scheduler: Scheduler,
     pub memory: Memory,
     slots: [Mutex<Option<Descriptor>>; SLOTS],
-    arenas: [Mutex<Arena<Memory>>; SANDBOXES],
+    arenas: [Mutex<Arenas<Memory>>; SANDBOXES],
     group: Mutex<Group<Memory>>,
+    dictionaries: Mutex<[Option<Arc<Dictionary>>; MAX_DICTIONARIES as usize]>,
     template: Vec<(u64, Page)>,
+    policy: Policy,
     /// Allocations that still succeed.
     allowance: Mutex<Option<usize>>,
     expected: Mutex<BTreeMap<usize, Page>>,
@@ -96,25 +103,39 @@ pub fn owner(sandbox: u16) -> Owner {
     Owner::new(sandbox).unwrap()
 }
 
-fn slot(number: usize) -> Slot {
+/// The slot with this number.
+pub fn slot(number: usize) -> Slot {
     Slot::new(0, number as u64).unwrap()
 }
 
 thread_local! {
-    static TOOLS: RefCell<(Box<Work>, Host)> = RefCell::new((Box::default(), Host::new()));
+    static TOOLS: RefCell<(Box<Work>, Host, Box<Page>)> =
+        RefCell::new((Box::default(), Host::new(), Box::new([0; PAGE_BYTES])));
 }
 
 impl World {
-    /// An empty world, with one template page for each index of `template`.
+    /// An empty world where everything is done at once, with one template page for each index of
+    /// `template`.
     pub fn new(template: Vec<(u64, Page)>) -> Self {
+        Self::with_policy(template, Policy::AT_ONCE)
+    }
+
+    /// An empty world where pages are stored in a hurry and looked at again.
+    pub fn with_second_look(template: Vec<(u64, Page)>) -> Self {
+        Self::with_policy(template, Policy::DEFAULT)
+    }
+
+    fn with_policy(template: Vec<(u64, Page)>, policy: Policy) -> Self {
         let memory = Memory::default();
         Self {
             scheduler: Scheduler::default(),
             slots: Default::default(),
-            arenas: std::array::from_fn(|_| Mutex::new(Arena::new(memory.clone()))),
+            arenas: std::array::from_fn(|_| Mutex::new(Arenas::new(memory.clone()))),
             group: Mutex::new(Group::new(memory.clone(), 1 << 20, 512)),
             memory,
+            dictionaries: Mutex::default(),
             template,
+            policy,
             allowance: Mutex::new(None),
             expected: Mutex::default(),
             sandbox_full: Default::default(),
@@ -136,10 +157,10 @@ impl World {
         page: &Page,
     ) -> Result<Representation, Refusal> {
         self.erase(number);
-        let stored = TOOLS.with_borrow_mut(|(work, host)| {
+        let stored = TOOLS.with_borrow_mut(|(work, host, _)| {
             engine::store(
                 self,
-                &Policy::DEFAULT,
+                &self.policy,
                 owner(me),
                 slot(number),
                 index,
@@ -153,11 +174,69 @@ impl World {
         Ok(stored.representation)
     }
 
+    /// Looks at the entry of a slot again, if it is provisional.
+    pub fn improve(&self, number: usize) -> Option<Improved> {
+        let owner = engine::provisional(self, slot(number))?;
+        self.improve_of(owner, number)
+    }
+
+    /// The same if it is of this sandbox.
+    pub fn improve_of(&self, owner: Owner, number: usize) -> Option<Improved> {
+        TOOLS.with_borrow_mut(|(work, host, page)| {
+            engine::improve(self, &self.policy, owner, slot(number), page, work, host)
+        })
+    }
+
+    /// Tries the group's dictionary for an entry, or its reference page, that was made without it.
+    pub fn renew(&self, number: usize) -> Option<Renewed> {
+        let owner = engine::dated(self, slot(number))?;
+        self.renew_of(owner, number)
+    }
+
+    /// The same if the entry is of this sandbox.
+    pub fn renew_of(&self, owner: Owner, number: usize) -> Option<Renewed> {
+        TOOLS.with_borrow_mut(|(work, host, page)| {
+            engine::renew(self, &self.policy, owner, slot(number), page, work, host)
+        })
+    }
+
+    /// Makes this the group's dictionary. Returns its number.
+    pub fn add_dictionary(&self, dictionary: Arc<Dictionary>) -> u8 {
+        // The handle first: once the number is known it may be asked for.
+        let mut dictionaries = self.dictionaries.lock().unwrap();
+        let number = self.group.lock().unwrap().dictionaries.add().unwrap();
+        dictionaries[usize::from(number)] = Some(dictionary);
+        number
+    }
+
+    /// Retires the group's dictionary.
+    pub fn retire_dictionary(&self) {
+        self.group(owner(0), |group| group.dictionaries.retire());
+    }
+
+    /// Drops the dictionaries that nothing needs any more. Returns how many are left.
+    pub fn drop_dictionaries(&self) -> usize {
+        while let Some(number) = self
+            .group(owner(0), |group| group.dictionaries.take_unused())
+            .flatten()
+        {
+            self.dictionaries.lock().unwrap()[usize::from(number)] = None;
+        }
+        self.dictionaries.lock().unwrap().iter().flatten().count()
+    }
+
+    /// Payloads that need a dictionary.
+    pub fn dictionary_users(&self, number: u8) -> u32 {
+        self.group.lock().unwrap().dictionaries.users(number)
+    }
+
     /// Loads a slot and checks the page; returns how it was encoded.
     pub fn check(&self, number: usize) -> Representation {
         let mut page = [0; PAGE_BYTES];
         let loaded = TOOLS
-            .with_borrow_mut(|(work, host)| engine::load(self, slot(number), work, host, &mut page))
+            .with_borrow_mut(|(work, host, _)| {
+                engine::load(self, slot(number), work, host, &mut page)
+            })
             .unwrap_or_else(|error| panic!("slot {number}: {error}"));
         let expected = self.expected.lock().unwrap()[&number];
         assert!(page == expected, "slot {number}: wrong page");
@@ -177,7 +256,10 @@ impl World {
     /// Compacts the arena of a sandbox and the group's, whether that pays or not.
     pub fn compact(&self, sandbox: u16) {
         let me = owner(sandbox);
-        while self.arena(me, |arena| arena.begin_compaction()) == Some(true) {}
+        for provisional in [false, true] {
+            while self.arena(me, |arenas| arenas.of(provisional).begin_compaction()) == Some(true) {
+            }
+        }
         for number in 0..SLOTS {
             engine::compact_entry(self, slot(number));
         }
@@ -212,6 +294,8 @@ impl World {
         }
         assert_eq!(self.references(), 0, "reference pages are left");
         assert_eq!(self.reference_pages(), 0, "pages of their table are left");
+        self.retire_dictionary();
+        assert_eq!(self.drop_dictionaries(), 0, "a dictionary has users left");
         let mut group = self.group.into_inner().unwrap();
         assert_eq!(group.arena.pages(), 0, "payloads of the group are left");
         for arena in self.arenas {
@@ -224,6 +308,7 @@ impl World {
 
 impl Platform for World {
     type Pages = Memory;
+    type Dictionary = Arc<Dictionary>;
 
     fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
         let number = slot.offset();
@@ -246,7 +331,7 @@ impl Platform for World {
         })
     }
 
-    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<Memory>) -> R) -> Option<R> {
+    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arenas<Memory>) -> R) -> Option<R> {
         let number = owner.index();
         self.scheduler.with(("arena", number as u64), || {
             Some(f(&mut self.arenas.get(number)?.lock().unwrap()))
@@ -303,6 +388,12 @@ impl Platform for World {
         let result = f(&index);
         index.clear(|page| self.memory.free(page));
         Some(result)
+    }
+
+    fn dictionary(&self, _owner: Owner, number: u8) -> Option<Arc<Dictionary>> {
+        self.scheduler.with(("dictionaries", 0), || {
+            self.dictionaries.lock().unwrap()[usize::from(number)].clone()
+        })
     }
 
     fn allocate(&self, _owner: Owner, account: Account) -> Option<u32> {
