@@ -23,7 +23,7 @@ struct Variant {
     change: fn(&mut Policy),
 }
 
-const VARIANTS: [Variant; 12] = [
+const VARIANTS: [Variant; 14] = [
     Variant {
         name: "everything",
         change: |_| {},
@@ -83,8 +83,16 @@ const VARIANTS: [Variant; 12] = [
         change: |policy| policy.limits.delta_zstd = false,
     },
     Variant {
-        name: "zstd with more effort",
-        change: |policy| policy.limits.level = Level::Best,
+        name: "no dictionary",
+        change: |policy| policy.dictionary = false,
+    },
+    Variant {
+        name: "zstd with less effort",
+        change: |policy| policy.limits.level = Level::Fast,
+    },
+    Variant {
+        name: "no second look: everything in reclaim",
+        change: |policy| *policy = Policy::AT_ONCE,
     },
 ];
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agentzip_codec::{header, BaseId, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAGE_SIZE};
+use agentzip_codec::{header, BaseId, Header, Representation, MAX_PAYLOAD, PAGE_SIZE};
 use agentzip_store::engine::Platform;
 use agentzip_store::{Arena, Entry, Group, Owner, Place, Slot};
 use serde::Serialize;
@@ -13,9 +13,6 @@ use crate::platform::Native;
 use crate::pool::NativePages;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// Bytes of the number of a base in a payload.
-const BASE_BYTES: u64 = 3;
 
 /// What a leaf's place in the kernel's tree takes: a node of 576 bytes holds 64 leaves when full,
 /// and those of a device are dense.
@@ -73,6 +70,8 @@ pub struct Account {
     pub content_index: u64,
     /// Index of the template's page indexes, and a pointer to each page.
     pub template_index: u64,
+    /// Dictionaries: their contents and zstd's tables.
+    pub dictionaries: u64,
     /// Objects of sandboxes, groups and templates.
     pub objects: u64,
     /// Arenas of the sandboxes.
@@ -108,6 +107,7 @@ impl Account {
             + self.group_index
             + self.content_index
             + self.template_index
+            + self.dictionaries
             + self.objects
     }
 
@@ -147,11 +147,14 @@ impl Account {
             shared.objects += size_of_val(group) as u64;
             references += u64::from(group.references.live());
         });
-        native.for_each_arena(|_, arena| {
-            account.arena(arena);
-            account.sandbox_arenas += arena.pages() * PAGE;
-            account.objects += size_of_val(arena) as u64;
+        native.for_each_sandbox(|arenas| {
+            for arena in arenas.each() {
+                account.arena(arena);
+            }
+            account.sandbox_arenas += arenas.pages() * PAGE;
+            account.objects += size_of_val(arenas) as u64;
         });
+        account.dictionaries = native.dictionary_bytes();
         account.slot_table = native.leaves() * (PAGE + LEAF_NODE_BYTES);
 
         let payloads = account.content + account.headers + account.padding;
@@ -253,10 +256,7 @@ impl Account {
     }
 
     fn payload(&mut self, payload: &Payload) {
-        let header = match payload.header.base {
-            Some(_) => HEADER_LEN as u64 + BASE_BYTES,
-            None => HEADER_LEN as u64,
-        };
+        let header = payload.header.body_at() as u64;
         self.headers += header;
         self.padding += u64::from(payload.header.padding);
         self.content += payload.bytes - header - u64::from(payload.header.padding);
@@ -289,8 +289,12 @@ fn look(native: &Native<'_>, slot: Slot) -> (Representation, Option<Payload>, Op
     match entry.expect("an entry") {
         Entry::Fill { .. } => (Representation::Fill, None, None),
         Entry::Ref { base, .. } => (Representation::Ref, None, reference(base)),
-        Entry::Payload { owner, place } => {
-            let payload = native.arena(owner, |arena| payload_at(arena, place));
+        Entry::Payload {
+            owner,
+            place,
+            provisional,
+        } => {
+            let payload = native.arena(owner, |arenas| payload_at(arenas.of(provisional), place));
             let payload = payload.expect("lives as long as its entries");
             let base = payload.header.base.and_then(reference);
             (payload.header.representation, Some(payload), base)
@@ -338,6 +342,7 @@ pub fn name(representation: Representation) -> &'static str {
         Representation::DeltaZstd => "delta_zstd",
         Representation::Zstd => "zstd",
         Representation::Prefix => "prefix",
+        Representation::Dict => "dict",
     }
 }
 

@@ -7,13 +7,14 @@ use std::rc::Rc;
 
 use agentzip_codec::host::Host;
 use agentzip_codec::{Page, PAGE_SIZE};
-use agentzip_store::engine::{self, Loaded, Platform, Policy, Refusal, Stored, Work};
+use agentzip_store::engine::{self, Improved, Loaded, Platform, Policy, Refusal, Stored, Work};
 use agentzip_store::{Owner, Slot};
 
 use crate::corpus::{self, IndexedPage};
 use crate::platform::{Bounds, GroupId, Native};
 use crate::pool::Pool;
 use crate::template::Template;
+use crate::training::Training;
 
 /// Reference pages that are compacted under one hold of the group's lock, as in the module.
 const COMPACT_BATCH: u32 = 64;
@@ -50,6 +51,14 @@ pub trait Observer {
         run: &mut dyn FnMut() -> Result<Stored, Refusal>,
     ) -> Result<Stored, Refusal>;
 
+    /// Runs the second look at the entry of `page`.
+    fn improve(
+        &mut self,
+        page: u32,
+        bytes: &Page,
+        run: &mut dyn FnMut() -> Option<Improved>,
+    ) -> Option<Improved>;
+
     /// Runs a load of `page`.
     fn load(&mut self, page: u32, bytes: &Page, run: &mut dyn FnMut() -> Option<Loaded>);
 }
@@ -64,6 +73,15 @@ impl Observer for Blind {
         _bytes: &Page,
         run: &mut dyn FnMut() -> Result<Stored, Refusal>,
     ) -> Result<Stored, Refusal> {
+        run()
+    }
+
+    fn improve(
+        &mut self,
+        _page: u32,
+        _bytes: &Page,
+        run: &mut dyn FnMut() -> Option<Improved>,
+    ) -> Option<Improved> {
         run()
     }
 
@@ -115,6 +133,8 @@ impl Slots {
 pub struct Events {
     /// Pages stored.
     pub stores: u64,
+    /// Entries that were looked at again.
+    pub improved: u64,
     /// Pages that were to be stored and had not changed since they were last.
     pub kept: u64,
     /// Pages refused because no representation pays.
@@ -127,6 +147,8 @@ pub struct Events {
     pub loads: u64,
     /// Entries whose payload became a reference page.
     pub promotions: u64,
+    /// Entries and reference pages that a new dictionary made shorter.
+    pub renewed: u64,
     /// Arenas of sandboxes and groups that were compacted.
     pub compactions: u64,
 }
@@ -137,6 +159,7 @@ pub struct Lab<'a> {
     contents: &'a dyn Contents,
     policy: Policy,
     work: Box<Work>,
+    buffer: Box<Page>,
     backend: Host,
     slots: Slots,
     sandboxes: BTreeMap<usize, Sandbox>,
@@ -151,6 +174,7 @@ impl<'a> Lab<'a> {
             contents,
             policy,
             work: Box::default(),
+            buffer: Box::new([0; PAGE_SIZE]),
             backend: Host::new(),
             slots: Slots::default(),
             sandboxes: BTreeMap::new(),
@@ -180,6 +204,11 @@ impl<'a> Lab<'a> {
     /// The store.
     pub fn native(&self) -> &Native<'a> {
         &self.native
+    }
+
+    /// The pages by number.
+    pub fn contents(&self) -> &dyn Contents {
+        self.contents
     }
 
     /// The sandboxes that are there, by number.
@@ -228,8 +257,60 @@ impl<'a> Lab<'a> {
             out.push(Out { page, slot });
         }
         out.sort_unstable_by_key(|out| out.page);
+        for out in &out {
+            self.improve(out, observer);
+        }
         if let Some(sandbox) = self.sandboxes.get_mut(&number) {
             sandbox.out = out;
+        }
+    }
+
+    /// Looks again at an entry if it is provisional.
+    fn improve(&mut self, out: &Out, observer: &mut dyn Observer) {
+        let Some(slot) = out.slot else { return };
+        let Some(owner) = engine::provisional(&self.native, slot) else {
+            return;
+        };
+        let bytes = self.contents.page(out.page.page);
+        let (native, work, backend) = (&self.native, &mut *self.work, &mut self.backend);
+        let (policy, buffer) = (&self.policy, &mut *self.buffer);
+        let improved = observer.improve(out.page.page, bytes, &mut || {
+            engine::improve(native, policy, owner, slot, buffer, work, backend)
+        });
+        if let Some(improved) = improved {
+            self.events.improved += 1;
+            self.events.promotions += u64::from(improved.promoted.is_some());
+        }
+    }
+
+    /// Makes a dictionary of what the sandboxes have stored and lets a group use it from now on. Returns
+    /// whether one came out.
+    pub fn train(&mut self, group: GroupId, training: &Training) -> bool {
+        let dictionary = training.train(self);
+        let made = dictionary.is_some();
+        if let Some(dictionary) = dictionary {
+            self.native.add_dictionary(group, dictionary);
+            self.renew();
+        }
+        made
+    }
+
+    /// Encodes with the current dictionary what was encoded without it, as the module's second look does
+    /// after a dictionary was added.
+    fn renew(&mut self) {
+        for sandbox in self.sandboxes.values() {
+            for slot in sandbox.out.iter().filter_map(|out| out.slot) {
+                let renewed = engine::renew(
+                    &self.native,
+                    &self.policy,
+                    sandbox.owner,
+                    slot,
+                    &mut self.buffer,
+                    &mut self.work,
+                    &mut self.backend,
+                );
+                self.events.renewed += u64::from(renewed.is_some());
+            }
         }
     }
 

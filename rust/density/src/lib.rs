@@ -17,3 +17,4 @@ pub mod replay;
 pub mod report;
 pub mod template;
 pub mod timing;
+pub mod training;

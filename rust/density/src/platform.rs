@@ -5,11 +5,15 @@ use std::cell::RefCell;
 use std::collections::hash_map::{Entry, HashMap};
 use std::rc::Rc;
 
+use std::sync::Arc;
+
+use agentzip_codec::host::Dictionary;
 use agentzip_codec::{Base, BaseId, Page};
 use agentzip_store::engine::{Account, NoMemory, Platform};
 use agentzip_store::template::MAX_CANDIDATES;
 use agentzip_store::{
-    locate, Arena, Descriptor, Group, Index, Leaf, Owner, Slot, SlotAddress, MAX_OWNERS,
+    locate, Arenas, Descriptor, Group, Index, Leaf, Owner, Slot, SlotAddress, MAX_DICTIONARIES,
+    MAX_OWNERS,
 };
 
 use crate::pool::{NativePages, Pool};
@@ -32,18 +36,19 @@ impl Bounds {
     /// As the module sets them, with no limit for reference pages.
     pub const DEFAULT: Self = Self {
         reference_pages: u64::MAX,
-        index_pages: 512,
+        index_pages: 256,
     };
 }
 
 struct Sandbox {
     group: GroupId,
-    arena: RefCell<Arena<NativePages>>,
+    arenas: RefCell<Arenas<NativePages>>,
 }
 
 struct Members<'a> {
     template: Rc<Template<'a>>,
     shared: RefCell<Group<NativePages>>,
+    dictionaries: [Option<Arc<Dictionary>>; MAX_DICTIONARIES as usize],
     sandboxes: usize,
 }
 
@@ -81,6 +86,7 @@ impl<'a> Native<'a> {
                 bounds.reference_pages,
                 bounds.index_pages,
             )),
+            dictionaries: [const { None }; MAX_DICTIONARIES as usize],
             sandboxes: 0,
         }));
         GroupId(self.groups.len() - 1)
@@ -104,6 +110,34 @@ impl<'a> Native<'a> {
         shared.clear(|page| self.pool.free(page));
     }
 
+    /// Makes this the dictionary of a group's new payloads.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such group, or it has as many dictionaries as it can have.
+    pub fn add_dictionary(&mut self, id: GroupId, dictionary: Arc<Dictionary>) {
+        let members = self.groups[id.0].as_mut().expect("a group");
+        let number = members.shared.get_mut().dictionaries.add();
+        let number = usize::from(number.expect("room for a dictionary"));
+        members.dictionaries[number] = Some(dictionary);
+    }
+
+    /// Drops the dictionaries that nothing needs any more.
+    pub fn drop_dictionaries(&mut self) {
+        for members in self.groups.iter_mut().flatten() {
+            while let Some(number) = members.shared.get_mut().dictionaries.take_unused() {
+                members.dictionaries[usize::from(number)] = None;
+            }
+        }
+    }
+
+    /// Bytes of all dictionaries.
+    pub fn dictionary_bytes(&self) -> u64 {
+        let groups = self.groups.iter().flatten();
+        let all = groups.flat_map(|members| members.dictionaries.iter().flatten());
+        all.map(|dictionary| dictionary.bytes() as u64).sum()
+    }
+
     /// Attaches a sandbox to a group.
     ///
     /// # Panics
@@ -118,7 +152,7 @@ impl<'a> Native<'a> {
         });
         self.sandboxes[number] = Some(Sandbox {
             group,
-            arena: RefCell::new(Arena::new(NativePages::new(&self.pool))),
+            arenas: RefCell::new(Arenas::new(NativePages::new(&self.pool))),
         });
         self.groups[group.0].as_mut().expect("a group").sandboxes += 1;
         Owner::new(number as u16).expect("below MAX_OWNERS")
@@ -132,7 +166,7 @@ impl<'a> Native<'a> {
     pub fn detach(&mut self, owner: Owner) {
         let sandbox = self.sandboxes[owner.index()].take().expect("a sandbox");
         assert_eq!(
-            sandbox.arena.borrow().pages(),
+            sandbox.arenas.borrow().pages(),
             0,
             "payloads of a sandbox are left"
         );
@@ -140,12 +174,10 @@ impl<'a> Native<'a> {
         group.expect("lives as long as its sandboxes").sandboxes -= 1;
     }
 
-    /// Calls `f` with the arena of each sandbox.
-    pub fn for_each_arena(&self, mut f: impl FnMut(Owner, &Arena<NativePages>)) {
-        for (number, sandbox) in (0..).zip(&self.sandboxes) {
-            if let (Some(owner), Some(sandbox)) = (Owner::new(number), sandbox) {
-                f(owner, &sandbox.arena.borrow());
-            }
+    /// Calls `f` with the arenas of each sandbox.
+    pub fn for_each_sandbox(&self, mut f: impl FnMut(&Arenas<NativePages>)) {
+        for sandbox in self.sandboxes.iter().flatten() {
+            f(&sandbox.arenas.borrow());
         }
     }
 
@@ -182,6 +214,7 @@ fn address(slot: Slot) -> SlotAddress {
 
 impl Platform for Native<'_> {
     type Pages = NativePages;
+    type Dictionary = Arc<Dictionary>;
 
     fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
         let address = address(slot);
@@ -211,8 +244,8 @@ impl Platform for Native<'_> {
         old
     }
 
-    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<NativePages>) -> R) -> Option<R> {
-        Some(f(&mut self.sandbox(owner)?.arena.borrow_mut()))
+    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arenas<NativePages>) -> R) -> Option<R> {
+        Some(f(&mut self.sandbox(owner)?.arenas.borrow_mut()))
     }
 
     fn is_compacting(&self, _owner: Owner) -> bool {
@@ -264,6 +297,11 @@ impl Platform for Native<'_> {
         f: impl FnOnce(&Index<NativePages>) -> R,
     ) -> Option<R> {
         Some(f(&self.members(owner)?.template.content().borrow()))
+    }
+
+    fn dictionary(&self, owner: Owner, number: u8) -> Option<Arc<Dictionary>> {
+        let dictionaries = &self.members(owner)?.dictionaries;
+        dictionaries.get(usize::from(number))?.clone()
     }
 
     fn allocate(&self, _owner: Owner, account: Account) -> Option<u32> {

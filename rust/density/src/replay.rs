@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use agentzip_codec::Page;
-use agentzip_store::engine::{Loaded, Policy, Refusal, Stored};
+use agentzip_store::engine::{Improved, Loaded, Policy, Refusal, Stored};
 use serde::Serialize;
 
 use crate::account::{name, Account};
@@ -13,6 +13,7 @@ use crate::corpus::{IndexedPage, Scenario};
 use crate::lab::{Blind, Events, Lab, Observer};
 use crate::platform::Bounds;
 use crate::timing::{Clock, Samples, Times};
+use crate::training::Training;
 
 /// Sandboxes that arrive together. The next ones arrive when these come to their second wait.
 const ARRIVING: usize = 4;
@@ -28,6 +29,8 @@ pub struct Life {
     pub rounds: Vec<Account>,
     /// Bytes of the store when half of the sandboxes have left.
     pub half_left: Account,
+    /// Whether the group had a dictionary of its own.
+    pub dictionary: bool,
     /// What happened.
     pub events: Events,
 }
@@ -67,6 +70,7 @@ pub fn live(
     let waits = scenario.waits.len();
     let batches = lists.len().div_ceil(ARRIVING);
     let mut rounds = Vec::new();
+    let mut dictionary = false;
     for round in 0..waits + batches.saturating_sub(1) {
         for (number, sandbox) in lists.iter().enumerate() {
             let list = round
@@ -81,6 +85,9 @@ pub fn live(
             lab.swap_in(number, observer);
         }
         rounds.push(Account::of(&lab));
+        if policy.dictionary && round == Training::DEFAULT.round {
+            dictionary = lab.train(group, &Training::DEFAULT);
+        }
     }
     let all: Vec<usize> = lab.sandboxes().keys().copied().collect();
     for &number in &all {
@@ -103,6 +110,7 @@ pub fn live(
     Life {
         rounds,
         half_left: half_left.expect("a scenario has sandboxes"),
+        dictionary,
         events: lab.events(),
     }
 }
@@ -117,6 +125,7 @@ pub fn last_wait(scenario: &Scenario, sandboxes: usize) -> impl Iterator<Item = 
 pub struct Stopwatch {
     clock: Clock,
     stores: BTreeMap<&'static str, Samples>,
+    looks: BTreeMap<&'static str, Samples>,
     loads: BTreeMap<&'static str, Samples>,
     /// What zstd-3 and lz4 are given.
     sampled: HashMap<u32, Vec<u8>>,
@@ -139,6 +148,8 @@ pub const REFUSED: &str = "refused";
 pub struct Timings {
     /// Stores, by the representation chosen, and [`ALL`].
     pub encode: BTreeMap<&'static str, Times>,
+    /// Second looks, by the representation that they led to, and [`ALL`].
+    pub second_look: BTreeMap<&'static str, Times>,
     /// Loads, likewise.
     pub decode: BTreeMap<&'static str, Times>,
     /// One of [`SAMPLED`] pages with zstd-3.
@@ -155,6 +166,7 @@ impl Stopwatch {
         Self {
             clock: Clock::new(),
             stores: BTreeMap::new(),
+            looks: BTreeMap::new(),
             loads: BTreeMap::new(),
             sampled: HashMap::new(),
             count: 0,
@@ -176,6 +188,7 @@ impl Stopwatch {
         };
         Timings {
             encode: times(&self.stores),
+            second_look: times(&self.looks),
             decode: times(&self.loads),
             zstd3_encode: self.zstd_encode.times(),
             zstd3_decode: self.zstd_decode.times(),
@@ -223,6 +236,20 @@ impl Observer for Stopwatch {
             self.sampled.insert(page, payload);
         }
         stored
+    }
+
+    fn improve(
+        &mut self,
+        _page: u32,
+        _bytes: &Page,
+        run: &mut dyn FnMut() -> Option<Improved>,
+    ) -> Option<Improved> {
+        let all = self.looks.entry(ALL).or_default();
+        let improved = self.clock.time(all, run);
+        if let Some(improved) = improved {
+            sort_in(&mut self.looks, name(improved.representation));
+        }
+        improved
     }
 
     fn load(&mut self, page: u32, _bytes: &Page, run: &mut dyn FnMut() -> Option<Loaded>) {

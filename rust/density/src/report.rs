@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 //! The results as text and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::path::Path;
 
@@ -61,7 +61,13 @@ impl ScenarioReport {
         }
     }
 
+    /// The second look, where everything dear is done.
     fn encode(&self) -> Times {
+        all(&self.timings.second_look)
+    }
+
+    /// The store in reclaim.
+    fn reclaim(&self) -> Times {
         all(&self.timings.encode)
     }
 
@@ -77,8 +83,7 @@ impl ScenarioReport {
             "metadata_bytes_per_page": last.metadata_per_page(),
             "encode_ns_median": self.encode().median,
             "encode_ns_mean": self.encode().mean,
-            // Reclaim itself encodes with everything.
-            "encode_running_ns_mean": self.encode().mean,
+            "encode_running_ns_mean": self.reclaim().mean,
             "lz4_encode_ns_mean": self.timings.lz4_encode.mean,
             "decode_ns_median": self.decode().median,
             "zstd3_encode_ns_median": self.timings.zstd3_encode.median,
@@ -166,16 +171,17 @@ impl ScenarioReport {
             self.decode().median as f64,
             self.timings.zstd3_decode.median as f64,
         );
-        writeln!(out, "median load {decode:.2} of zstd-3's (target {MAX_DECODE}: {}); median store {:.2} of zstd-3's, mean {:.2} of lz4's",
+        writeln!(out, "median load {decode:.2} of zstd-3's (target {MAX_DECODE}: {}); mean store in reclaim {:.2} of lz4's; second look {:.1} (median) and {:.1} (mean) times zstd-3's",
             verdict(decode <= MAX_DECODE),
+            ratio(self.reclaim().mean as f64, self.timings.lz4_encode.mean as f64),
             ratio(self.encode().median as f64, self.timings.zstd3_encode.median as f64),
-            ratio(self.encode().mean as f64, self.timings.lz4_encode.mean as f64))
+            ratio(self.encode().mean as f64, self.timings.zstd3_encode.mean as f64))
     }
 
     fn events(&self, out: &mut String) -> fmt::Result {
         let events = &self.life.events;
-        writeln!(out, "{} stores, {} kept unchanged, {} refused; {} loads compared; {} promotions, {} compactions",
-            events.stores, events.kept, events.incompressible + events.no_memory, events.loads,
+        writeln!(out, "{} stores, {} of them looked at again, {} entries and reference pages renewed with a new dictionary, {} kept unchanged, {} refused; {} loads compared; {} promotions, {} compactions",
+            events.stores, events.improved, events.renewed, events.kept, events.incompressible + events.no_memory, events.loads,
             events.promotions, events.compactions)
     }
 
@@ -199,6 +205,7 @@ impl ScenarioReport {
             ("group index", last.group_index),
             ("template content index", last.content_index),
             ("template index", last.template_index),
+            ("dictionary, with tables", last.dictionaries),
             ("objects", last.objects),
         ] {
             writeln!(
@@ -242,36 +249,29 @@ impl ScenarioReport {
     fn times(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
-            "\nns a page, median/mean/p99 {:>12} {:>24}   {:>24}",
-            "", "store", "load"
+            "\nns a page, median/mean/p99 {:>24}   {:>24}   {:>24}",
+            "store in reclaim", "second look", "load"
         )?;
-        for (name, times) in &self.timings.encode {
-            let load = self
-                .timings
-                .decode
-                .get(name)
-                .map(triple)
-                .unwrap_or_default();
-            writeln!(
-                out,
-                "  {name:<26} {:>10} {:>24}   {load:>24}",
-                times.count,
-                triple(times)
-            )?;
+        let timings = &self.timings;
+        let kinds = [&timings.encode, &timings.second_look, &timings.decode];
+        let names: BTreeSet<_> = kinds.iter().flat_map(|times| times.keys()).collect();
+        for name in names {
+            let [store, look, load] =
+                kinds.map(|times| times.get(name).map(triple).unwrap_or_default());
+            writeln!(out, "  {name:<24} {store:>24}   {look:>24}   {load:>24}")?;
         }
         writeln!(
             out,
-            "  {:<26} {:>10} {:>24}   {:>24}",
+            "  {:<24} {:>24}   {:>24}   {:>24}",
             format!("zstd-3, 1 of {SAMPLED}"),
-            self.timings.zstd3_encode.count,
             triple(&self.timings.zstd3_encode),
+            "",
             triple(&self.timings.zstd3_decode)
         )?;
         writeln!(
             out,
-            "  {:<26} {:>10} {:>24}",
+            "  {:<24} {:>24}",
             format!("lz4, 1 of {SAMPLED}"),
-            self.timings.lz4_encode.count,
             triple(&self.timings.lz4_encode)
         )
     }
