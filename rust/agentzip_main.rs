@@ -46,19 +46,24 @@ mod store_policy;
 #[path = "uapi/src/lib.rs"]
 mod uapi;
 
+mod compaction;
 mod content;
 mod control;
 mod counters;
 mod device;
+mod dictionary;
 mod group;
 mod hooks;
 mod housekeeping;
 mod id_table;
 mod pages;
+mod platform;
 mod ranges;
 mod registry;
+mod samples;
 mod sandbox;
 mod scratch;
+mod second_look;
 mod selftest;
 mod state;
 mod store;
@@ -99,10 +104,12 @@ impl kernel::InPlaceModule for AgentZip {
                 selftest::run()?;
             }
             let state = state::Published::new()?;
+            // Before the files in sysfs that kick it.
+            let worker = housekeeping::Worker;
             let tree = sysfs::Tree::new()?;
             Ok(try_pin_init!(Self {
                 _device <- device::register(),
-                _worker: housekeeping::Worker,
+                _worker: worker,
                 _contents: state::Contents,
                 _tree: tree,
                 _state: state,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What user space can do: arm and disarm, templates, sandboxes, phases, drain, statistics.
+//! What user space can do: arm and disarm, templates, sandboxes, phases, dictionaries, drain,
+//! statistics.
 //!
 //! Every function takes the control lock, changes everything or nothing, and may sleep.
 
@@ -8,16 +9,20 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::rcu;
 use kernel::sync::Arc;
+use kernel::uaccess::UserSliceWriter;
 
 use crate::bindings;
 use crate::codec::PAGE_SIZE;
+use crate::compaction;
+use crate::dictionary::Dictionary;
 use crate::group::Group;
 use crate::id_table::synchronize_readers;
 use crate::pages;
 use crate::ranges::Ranges;
+use crate::samples;
 use crate::sandbox::Sandbox;
+use crate::second_look;
 use crate::state::State;
-use crate::store;
 use crate::store_policy::Owner;
 use crate::sysfs;
 use crate::template::{Template, TemplatePages};
@@ -458,12 +463,73 @@ pub(crate) fn sandbox_phase(state: &State, arg: &uapi::SandboxPhase) -> Result {
     with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.set_phase(phase))?
 }
 
+/// The group of a sandbox, attached or not. The caller holds the control lock.
+fn group_of(state: &State, cgroup_id: u64) -> Result<Arc<Group>> {
+    with_sandbox(state, cgroup_id, |sandbox| sandbox.group.clone())
+}
+
+/// Gives the group of a sandbox a dictionary, which new payloads are made with from now on. Returns its
+/// number.
+///
+/// # Errors
+///
+/// `ENOENT` when there is no such sandbox; `EINVAL` when zstd refuses the content; `ENOSPC` when older
+/// dictionaries with users have all numbers; `ENOMEM` also at the bound of the store.
+pub(crate) fn dictionary_add(state: &State, cgroup_id: u64, content: &[u8]) -> Result<u8> {
+    // Before the lock: it takes some milliseconds.
+    let dictionary = Dictionary::new(content)?;
+    let _control = state.control.lock();
+    let group = group_of(state, cgroup_id)?;
+    group.drop_unused_dictionaries();
+    let used = pages::bytes() + memory(state).dictionaries;
+    if used.saturating_add(dictionary.bytes()) > state.max_bytes.get() {
+        return Err(ENOMEM);
+    }
+    let number = group.add_dictionary(dictionary)?;
+    second_look::kick();
+    Ok(number)
+}
+
+/// Retires the current dictionary of a sandbox's group: new payloads are made without, and it goes with
+/// the last that needs it. Returns its number.
+///
+/// # Errors
+///
+/// `ENOENT` when there is no such sandbox, or its group has no current dictionary.
+pub(crate) fn dictionary_retire(state: &State, cgroup_id: u64) -> Result<u8> {
+    let _control = state.control.lock();
+    let group = group_of(state, cgroup_id)?;
+    let number = group.retire_dictionary()?;
+    group.drop_unused_dictionaries();
+    Ok(number)
+}
+
+/// Writes samples of what the group of a sandbox has stored: see [`samples::write`]. Fills the output
+/// fields of `arg`. `ENOENT` when there is no such sandbox.
+pub(crate) fn dictionary_samples(
+    state: &State,
+    arg: &mut uapi::DictionarySamples,
+    writer: &mut UserSliceWriter,
+) -> Result {
+    let group = {
+        let _control = state.control.lock();
+        group_of(state, arg.cgroup_id)?
+    };
+    let (least, cursor) = (arg.least as usize, arg.cursor);
+    let result = samples::write(state, &group, least, cursor, writer);
+    // If it is the last to go, it goes as a sandbox does: under the control lock.
+    let _control = state.control.lock();
+    drop(group);
+    (arg.pages, arg.cursor) = result?;
+    Ok(())
+}
+
 /// What the store occupies.
 pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
     let rcu = rcu::read_lock();
     let mut stats = uapi::MemoryStats {
         table: state.table.bytes(),
-        scratch: state.scratch.bytes(),
+        scratch: state.scratch.bytes() + state.look.bytes(),
         objects: state.sandboxes.bytes() + state.templates.bytes(),
         ..Default::default()
     };
@@ -480,6 +546,7 @@ pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
         let (references, sketches) = group.bytes();
         stats.references += references;
         stats.sketches += sketches;
+        stats.dictionaries += group.dictionaries().bytes;
         stats.objects += size_of::<Group>() as u64;
     });
     // The rest of the store's pages; they change while we count.
@@ -500,13 +567,18 @@ pub(crate) fn stats(state: &State, arg: &mut uapi::Stats) -> Result {
 }
 
 /// The worker's round: detaches sandboxes whose cgroup was removed, frees detached ones without
-/// entries, shares out what reference pages may take, compacts arenas, adopts orphaned template pages
-/// and indexes their contents. Returns whether there will be more to do.
+/// entries, drops dictionaries that nobody needs any more, shares out what reference pages may take,
+/// compacts arenas, adopts orphaned template pages and indexes their contents. Starts the second look
+/// if there is something for it. Returns whether there will be more to do.
 pub(crate) fn housekeeping(state: &State) -> bool {
     let mut control = state.control.lock();
     tidy_sandboxes(state);
+    drop_unused_dictionaries(state);
     share_out(state);
-    store::compact(state, &mut control.compaction);
+    compaction::compact(state, &mut control.compaction);
+    if second_look::is_due(state) {
+        second_look::kick();
+    }
     let mut more = !state.registry.is_empty();
     for id in 0..state.templates.capacity() {
         if let Some(template) = state.templates.share(id) {
@@ -516,6 +588,18 @@ pub(crate) fn housekeeping(state: &State) -> bool {
         }
     }
     more
+}
+
+/// Drops retired dictionaries without users. Entries end where nothing can be freed that may sleep, so
+/// that it is done here. The caller holds the control lock.
+fn drop_unused_dictionaries(state: &State) {
+    for id in 0..state.sandboxes.capacity() {
+        if let Some(sandbox) = state.sandboxes.share(id) {
+            if sandbox.group.is_represented_by(id) {
+                sandbox.group.drop_unused_dictionaries();
+            }
+        }
+    }
 }
 
 /// Detaches sandboxes whose cgroup was removed and frees detached ones without entries. The caller

@@ -7,6 +7,7 @@
 use kernel::sync::atomic::{Atomic, Relaxed};
 
 use crate::codec::Representation;
+use crate::store_policy::engine::Erased;
 use crate::uapi;
 
 /// A number that goes up and down; never below zero once all updates are through.
@@ -47,6 +48,7 @@ const _: () = {
     assert!(Representation::DeltaZstd as u32 == uapi::Representation::DeltaZstd as u32);
     assert!(Representation::Zstd as u32 == uapi::Representation::Zstd as u32);
     assert!(Representation::Prefix as u32 == uapi::Representation::Prefix as u32);
+    assert!(Representation::Dict as u32 == uapi::Representation::Dict as u32);
     assert!(REPRESENTATIONS <= uapi::REPRESENTATION_SLOTS);
 };
 
@@ -85,7 +87,15 @@ pub(crate) struct Counters {
     promoted: Counter,
     /// Entries that a load ended because a bound was near.
     pub(crate) dropped: Counter,
-    /// Time in encoding, ns.
+    /// Entries that wait for a second look.
+    pub(crate) provisional: Counter,
+    /// Entries that had their second look.
+    second_look_pages: Counter,
+    /// Bytes of payloads that it has saved in arenas of sandboxes.
+    second_look_bytes: Counter,
+    /// Time in the second look, ns.
+    pub(crate) second_look_ns: Counter,
+    /// Time in encoding in reclaim, ns.
     pub(crate) encode_ns: Counter,
     /// Time in decoding, ns.
     pub(crate) decode_ns: Counter,
@@ -107,6 +117,10 @@ impl Counters {
             template_backed: Counter::new(),
             promoted: Counter::new(),
             dropped: Counter::new(),
+            provisional: Counter::new(),
+            second_look_pages: Counter::new(),
+            second_look_bytes: Counter::new(),
+            second_look_ns: Counter::new(),
             encode_ns: Counter::new(),
             decode_ns: Counter::new(),
         }
@@ -137,11 +151,29 @@ impl Counters {
     }
 
     /// An entry died. `None` when its header was damaged: the counts of its representation stay.
-    pub(crate) fn erased(&self, representation: Option<Representation>, bytes: usize) {
+    pub(crate) fn erased(&self, entry: &Erased) {
         self.erased.add(1);
-        if let Some(representation) = representation {
-            self.sub(representation, bytes);
+        if entry.provisional {
+            self.provisional.sub(1);
         }
+        if let Some(representation) = entry.representation {
+            self.sub(representation, entry.bytes);
+        }
+    }
+
+    /// A provisional entry was encoded again: representation and bytes of its payload before and now.
+    pub(crate) fn improved(&self, before: (Representation, usize), now: (Representation, usize)) {
+        self.provisional.sub(1);
+        self.renewed(before, now);
+    }
+
+    /// An entry was encoded again with a new dictionary, likewise.
+    pub(crate) fn renewed(&self, before: (Representation, usize), now: (Representation, usize)) {
+        self.second_look_pages.add(1);
+        self.second_look_bytes
+            .add(before.1.saturating_sub(now.1) as u64);
+        self.sub(before.0, before.1);
+        self.add(now.0, now.1);
     }
 
     /// The payload of an entry became a reference page, which the entry now equals.
@@ -173,6 +205,10 @@ impl Counters {
             declined_full: self.declined_full.get(),
             promoted: self.promoted.get(),
             dropped: self.dropped.get(),
+            provisional: self.provisional.get(),
+            second_look_pages: self.second_look_pages.get(),
+            second_look_bytes: self.second_look_bytes.get(),
+            second_look_ns: self.second_look_ns.get(),
             declined_detached: self.declined_detached.get(),
             load_errors: self.load_errors.get(),
             template_backed: self.template_backed.get(),

@@ -63,6 +63,12 @@ unsafe impl Arg for uapi::SandboxDetach {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::SandboxPhase {}
 // SAFETY: As above.
+unsafe impl Arg for uapi::DictionaryAdd {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::DictionaryRetire {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::DictionarySamples {}
+// SAFETY: As above.
 unsafe impl Arg for uapi::Stats {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::Drain {}
@@ -180,6 +186,28 @@ fn sandbox_ranges(state: &State, arg: &uapi::SandboxRanges) -> Result {
     control::sandbox_ranges(state, arg.cgroup_id, Ranges::new(&given)?)
 }
 
+fn dictionary_add(state: &State, arg: &mut uapi::DictionaryAdd) -> Result {
+    if !(uapi::MIN_DICTIONARY..=uapi::MAX_DICTIONARY).contains(&arg.length) {
+        return Err(EINVAL);
+    }
+    let len = arg.length as usize;
+    let ptr = UserPtr::from_addr(usize::try_from(arg.content)?);
+    let mut content = KVVec::from_elem(0, len, GFP_KERNEL)?;
+    UserSlice::new(ptr, len).reader().read_slice(&mut content)?;
+    arg.number = control::dictionary_add(state, arg.cgroup_id, &content)?.into();
+    Ok(())
+}
+
+fn dictionary_samples(state: &State, arg: &mut uapi::DictionarySamples) -> Result {
+    if arg.reserved != 0 || !(1..=uapi::MAX_SAMPLES).contains(&arg.capacity) {
+        return Err(EINVAL);
+    }
+    let ptr = UserPtr::from_addr(usize::try_from(arg.buffer)?);
+    let len = arg.capacity as usize * kernel::page::PAGE_SIZE;
+    let mut writer = UserSlice::new(ptr, len).writer();
+    control::dictionary_samples(state, arg, &mut writer)
+}
+
 fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
     let size = _IOC_SIZE(cmd);
     match _IOC_NR(cmd) {
@@ -210,6 +238,15 @@ fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
         nr::SANDBOX_RANGES => sandbox_ranges(state, &read_arg(ptr, size)?),
         nr::SANDBOX_DETACH => exchange(ptr, size, false, |arg| control::sandbox_detach(state, arg)),
         nr::SANDBOX_PHASE => control::sandbox_phase(state, &read_arg(ptr, size)?),
+        nr::DICTIONARY_ADD => exchange(ptr, size, false, |arg| dictionary_add(state, arg)),
+        nr::DICTIONARY_RETIRE => exchange(ptr, size, false, |arg: &mut uapi::DictionaryRetire| {
+            if arg.reserved != 0 {
+                return Err(EINVAL);
+            }
+            arg.number = control::dictionary_retire(state, arg.cgroup_id)?.into();
+            Ok(())
+        }),
+        nr::DICTIONARY_SAMPLES => exchange(ptr, size, false, |arg| dictionary_samples(state, arg)),
         nr::STATS => exchange(ptr, size, false, |arg| control::stats(state, arg)),
         nr::DRAIN => exchange(ptr, size, false, |arg: &mut uapi::Drain| {
             arg.entries = control::drain(state);

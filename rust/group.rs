@@ -2,20 +2,21 @@
 
 //! Groups: sandboxes of one task, in one domain, of one template.
 //!
-//! They share reference pages and the index that leads to them. A group comes into being with its
-//! first sandbox and goes with its last: every user of a reference page is an entry of one of its
-//! sandboxes or a store of one, so none is left then.
+//! They share reference pages, the index that leads to them, and dictionaries. A group comes into being with its
+//! first sandbox and goes with its last: every user of a reference page or a dictionary is an
+//! entry of one of its sandboxes or a store of one, so none is left then.
 
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
-use kernel::sync::{new_spinlock, SpinLock};
+use kernel::sync::{new_spinlock, Arc, SpinLock};
 
+use crate::dictionary::Dictionary;
 use crate::pages::{self, DirectMap};
-use crate::store_policy;
+use crate::store_policy::{self, MAX_DICTIONARIES};
 use crate::uapi::Name;
 
-/// Most pages of the content index of a group: 2 MiB.
-const INDEX_PAGES: u32 = 512;
+/// Most pages of the content index of a group: 1 MiB.
+const INDEX_PAGES: u32 = 256;
 
 /// A group.
 #[pin_data(PinnedDrop)]
@@ -29,6 +30,12 @@ pub(crate) struct Group {
     /// Nests inside the lock of a slot; see the engine for the order.
     #[pin]
     pub(crate) shared: SpinLock<store_policy::Group<DirectMap>>,
+    /// How often a dictionary was added: the second look renews entries once for each time.
+    edition: Atomic<u32>,
+    /// The dictionaries that `shared` counts the users of, by number. Taken in load, under no other
+    /// spinlock; `shared` nests inside.
+    #[pin]
+    dictionaries: SpinLock<[Option<Arc<Dictionary>>; MAX_DICTIONARIES as usize]>,
 }
 
 impl Group {
@@ -49,6 +56,11 @@ impl Group {
                 // INVARIANT: Inside a structure of the store policy.
                 store_policy::Group::new(DirectMap, 0, INDEX_PAGES),
                 "agentzip_group"
+            ),
+            edition: Atomic::new(0),
+            dictionaries <- new_spinlock!(
+                [const { None }; MAX_DICTIONARIES as usize],
+                "agentzip_dictionaries"
             ),
         }? Error)
     }
@@ -81,6 +93,83 @@ impl Group {
     pub(crate) fn references(&self) -> u64 {
         self.shared.lock().references.live().into()
     }
+
+    /// How often a dictionary was added.
+    pub(crate) fn edition(&self) -> u32 {
+        self.edition.load(Relaxed)
+    }
+
+    /// The dictionary with this number.
+    pub(crate) fn dictionary(&self, number: u8) -> Option<Arc<Dictionary>> {
+        let dictionaries = self.dictionaries.lock();
+        dictionaries.get(usize::from(number))?.clone()
+    }
+
+    /// Makes a dictionary the current one, retires the former; returns its number. The caller holds the
+    /// control lock. `ENOSPC` when all numbers are taken.
+    pub(crate) fn add_dictionary(&self, dictionary: Arc<Dictionary>) -> Result<u8> {
+        // Who is given the number by `shared` finds the dictionary: it waits for this lock.
+        let mut dictionaries = self.dictionaries.lock();
+        let number = self.shared.lock().dictionaries.add().ok_or(ENOSPC)?;
+        if let Some(place) = dictionaries.get_mut(usize::from(number)) {
+            *place = Some(dictionary);
+        }
+        // The control lock is held: nobody else counts.
+        self.edition.store(self.edition().wrapping_add(1), Relaxed);
+        Ok(number)
+    }
+
+    /// Retires the current dictionary; returns its number. The caller holds the control lock. `ENOENT`
+    /// when there is none.
+    pub(crate) fn retire_dictionary(&self) -> Result<u8> {
+        let dictionaries = &mut self.shared.lock().dictionaries;
+        let number = dictionaries.current().ok_or(ENOENT)?;
+        dictionaries.retire();
+        Ok(number)
+    }
+
+    /// Drops retired dictionaries that no payload needs any more. May sleep; the caller holds the control
+    /// lock, so that nobody is given their numbers meanwhile.
+    pub(crate) fn drop_unused_dictionaries(&self) {
+        loop {
+            let unused = self.shared.lock().dictionaries.take_unused();
+            let Some(number) = unused else { return };
+            let dictionary = {
+                let mut dictionaries = self.dictionaries.lock();
+                dictionaries
+                    .get_mut(usize::from(number))
+                    .and_then(Option::take)
+            };
+            drop(dictionary);
+        }
+    }
+
+    /// Its dictionaries.
+    pub(crate) fn dictionaries(&self) -> DictionaryUse {
+        let dictionaries = self.dictionaries.lock();
+        let mut sum = DictionaryUse::default();
+        for dictionary in dictionaries.iter().flatten() {
+            sum.count += 1;
+            sum.bytes += dictionary.bytes();
+        }
+        let shared = self.shared.lock();
+        let users = &shared.dictionaries;
+        sum.current_users = users
+            .current()
+            .map_or(0, |number| users.users(number).into());
+        sum
+    }
+}
+
+/// What the dictionaries of a group amount to.
+#[derive(Default)]
+pub(crate) struct DictionaryUse {
+    /// How many there are, the current one and older ones that still have users.
+    pub(crate) count: u64,
+    /// Bytes of their contents and of zstd's tables.
+    pub(crate) bytes: u64,
+    /// Payloads that need the current one.
+    pub(crate) current_users: u64,
 }
 
 #[pinned_drop]

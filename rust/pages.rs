@@ -54,17 +54,21 @@ impl Pages for DirectMap {
 pub(crate) enum Payer {
     /// The memory cgroup of a sandbox, or null for nobody. It is valid during the call.
     Cgroup(*mut bindings::mem_cgroup),
+    /// The same, and the caller may wait for memory.
+    CgroupWaiting(*mut bindings::mem_cgroup),
     /// Nobody. Optional: leaves the reserves of reclaim alone.
     Nobody,
     /// Nobody, and the caller may wait for memory.
     NobodyWaiting,
 }
 
-/// A zeroed page. `None` when there is no memory; sleeps only for [`Payer::NobodyWaiting`].
+/// A zeroed page. `None` when there is no memory; sleeps only for [`Payer::CgroupWaiting`] and
+/// [`Payer::NobodyWaiting`].
 pub(crate) fn allocate(payer: Payer) -> Option<u32> {
     let none = core::ptr::null_mut();
     let (memcg, need) = match payer {
         Payer::Cgroup(memcg) => (memcg, need::AGENTZIP_PAGE_FOR_RECLAIM),
+        Payer::CgroupWaiting(memcg) => (memcg, need::AGENTZIP_PAGE_CAN_WAIT),
         Payer::Nobody => (none, need::AGENTZIP_PAGE_OPTIONAL),
         Payer::NobodyWaiting => (none, need::AGENTZIP_PAGE_CAN_WAIT),
     };

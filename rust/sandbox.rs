@@ -16,8 +16,9 @@ use crate::counters::{Counter, Counters};
 use crate::group::Group;
 use crate::pages::{self, DirectMap, Limit};
 use crate::ranges::RangesCell;
+use crate::second_look;
 use crate::store_policy::template::Candidates;
-use crate::store_policy::Arena;
+use crate::store_policy::Arenas;
 use crate::sysfs::Node;
 use crate::template::Template;
 use crate::uapi::Phase;
@@ -33,7 +34,16 @@ pub(crate) struct Sandbox {
     /// Where its memory lies in the template.
     pub(crate) ranges: RangesCell,
     phase: Atomic<u32>,
+    /// Whether anybody has ever told a phase.
+    told: Atomic<u32>,
     attached: Atomic<u32>,
+    /// The group's edition that all entries were looked at with, and the one that the present walk of the
+    /// second look does so with; 0 when that misses some.
+    renewed: Atomic<u32>,
+    renewing: Atomic<u32>,
+    /// Walks that were begun for the edition that the last one was begun for.
+    walks: Atomic<u32>,
+    walked_for: Atomic<u32>,
     /// Entries in the slot table, or about to be.
     pub(crate) entries: Counter,
     pub(crate) counters: Counters,
@@ -43,10 +53,13 @@ pub(crate) struct Sandbox {
     pub(crate) compacting: Atomic<u32>,
     /// Payloads of its entries. Nests inside the lock of a slot.
     #[pin]
-    pub(crate) arena: SpinLock<Arena<DirectMap>>,
+    pub(crate) arenas: SpinLock<Arenas<DirectMap>>,
     /// Its directory in sysfs.
     _node: Node,
 }
+
+/// Walks of the second look that try a new dictionary for a sandbox, if its agent cuts them short.
+const MAX_WALKS: u32 = 8;
 
 impl Sandbox {
     pub(crate) fn new(
@@ -56,6 +69,7 @@ impl Sandbox {
         group: Arc<Group>,
         node: Node,
     ) -> impl PinInit<Self> {
+        let edition = group.edition();
         pin_init!(Self {
             cgroup_id,
             ancestors,
@@ -63,13 +77,18 @@ impl Sandbox {
             group,
             ranges: RangesCell::new(),
             phase: Atomic::new(Phase::Running as u32),
+            told: Atomic::new(0),
             attached: Atomic::new(1),
+            renewed: Atomic::new(edition),
+            renewing: Atomic::new(0),
+            walks: Atomic::new(0),
+            walked_for: Atomic::new(0),
             entries: Counter::new(),
             counters: Counters::new(),
             max_bytes: Limit::new(Limit::NONE),
             compacting: Atomic::new(0),
             // INVARIANT: Inside a structure of the store policy.
-            arena <- new_spinlock!(Arena::new(DirectMap), "agentzip_arena"),
+            arenas <- new_spinlock!(Arenas::new(DirectMap), "agentzip_arenas"),
             _node: node,
         })
     }
@@ -90,7 +109,62 @@ impl Sandbox {
             return Err(ENOENT);
         }
         self.phase.store(phase as u32, Relaxed);
+        self.told.store(1, Relaxed);
+        match phase {
+            Phase::Waiting => second_look::kick(),
+            // A walk passes its entries by.
+            Phase::Running | Phase::Resuming => self.renewing.store(0, Relaxed),
+        }
         Ok(())
+    }
+
+    /// Whether its entries may be looked at again now: its agent waits, or nobody tells its phases.
+    pub(crate) fn may_look_again(&self) -> bool {
+        self.told.load(Relaxed) == 0 || self.phase() == Phase::Waiting
+    }
+
+    /// Whether its group has had a dictionary since all its entries were last looked at.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.renewed.load(Relaxed) != self.group.edition()
+    }
+
+    /// A walk of the second look begins. Returns whether it will look at all its entries, if its agent goes
+    /// on waiting.
+    ///
+    /// After [`MAX_WALKS`] walks that the agent cut short the renewal is over as well. And a phase that
+    /// changes at the same time may be overlooked. Entries that were missed stay as they are until the next
+    /// dictionary, which costs a few bytes.
+    pub(crate) fn begin_renewal(&self) -> bool {
+        let may = || self.is_attached() && self.may_look_again();
+        if !may() {
+            return false;
+        }
+        let edition = self.group.edition();
+        // Only the worker writes these two.
+        let walks = match self.walked_for.load(Relaxed) == edition {
+            true => self.walks.load(Relaxed).saturating_add(1),
+            false => 1,
+        };
+        self.walked_for.store(edition, Relaxed);
+        self.walks.store(walks, Relaxed);
+        if walks > MAX_WALKS {
+            self.renewed.store(edition, Relaxed);
+            return false;
+        }
+        self.renewing.store(edition, Relaxed);
+        if !may() {
+            self.renewing.store(0, Relaxed);
+        }
+        true
+    }
+
+    /// The walk is at its end.
+    pub(crate) fn end_renewal(&self) {
+        match self.renewing.load(Relaxed) {
+            0 => {}
+            edition => self.renewed.store(edition, Relaxed),
+        }
+        self.renewing.store(0, Relaxed);
     }
 
     /// Whether stores of its pages are taken.
@@ -101,11 +175,15 @@ impl Sandbox {
     /// The caller holds the control lock.
     pub(crate) fn set_attached(&self, attached: bool) {
         self.attached.store(attached.into(), Release);
+        if !attached {
+            // A walk passes its entries by.
+            self.renewing.store(0, Relaxed);
+        }
     }
 
     /// Bytes of the pages of its arena.
     pub(crate) fn arena_bytes(&self) -> u64 {
-        self.arena.lock().pages() * kernel::page::PAGE_SIZE as u64
+        self.arenas.lock().pages() * kernel::page::PAGE_SIZE as u64
     }
 }
 
@@ -114,6 +192,6 @@ impl PinnedDrop for Sandbox {
     fn drop(self: Pin<&mut Self>) {
         // Without entries there are no payloads, and an arena keeps no empty page: this finds one
         // only when a damaged page kept it from being given back.
-        self.arena.lock().clear(pages::free);
+        self.arenas.lock().clear(pages::free);
     }
 }

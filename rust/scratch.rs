@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Per-CPU scratch: the copy of the page, the engine's buffers and the zstd contexts. Allocated for every possible CPU when the module loads, so that CPU hotplug
-//! needs nothing.
+//! Per-CPU scratch: the copy of the page, the engine's buffers and the zstd contexts. Allocated for
+//! every possible CPU when the module loads, so that CPU hotplug needs nothing.
 //!
 //! Locking: one mutex for each CPU, taken as zswap does: pick the CPU that we happen to run on, then
 //! lock its mutex. The task may migrate in between or sleep while it holds it; the mutex, not the
 //! CPU, gives exclusion. The locks of slots, arenas and groups, the page allocator's and RCU nest
-//! inside; no folio is locked under it.
+//! inside; no folio is locked under it. Under it handles of dictionaries are taken and dropped.
 
 use kernel::alloc::flags::{GFP_KERNEL, __GFP_ZERO};
 use kernel::cpu::CpuId;
@@ -16,7 +16,7 @@ use kernel::sync::{new_mutex, Mutex, MutexGuard};
 use crate::bindings;
 use crate::codec::Page;
 use crate::store_policy::engine::Work;
-use crate::zstd::Zstd;
+use crate::zstd::{Dictionaries, Zstd};
 
 /// Plain buffers, all-zero valid.
 pub(crate) struct Buffers {
@@ -33,16 +33,26 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new() -> Result<Self> {
+    /// For a CPU: what needs a dictionary can be decompressed.
+    fn new() -> Result<Self> {
+        Self::with(Dictionaries::Decompress)
+    }
+
+    /// For who compresses with dictionaries, too.
+    pub(crate) fn with_dictionaries() -> Result<Self> {
+        Self::with(Dictionaries::Compress)
+    }
+
+    fn with(dictionaries: Dictionaries) -> Result<Self> {
         let buffers = KVBox::<Buffers>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         Ok(Self {
             // SAFETY: All bytes zero is a valid value: arrays of bytes.
             buffers: unsafe { buffers.assume_init() },
-            zstd: Zstd::new()?,
+            zstd: Zstd::new(dictionaries)?,
         })
     }
 
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         size_of::<Buffers>() as u64 + self.zstd.bytes()
     }
 }

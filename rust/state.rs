@@ -9,13 +9,14 @@ use kernel::sync::{new_mutex, Mutex};
 
 use crate::bindings;
 use crate::codec::PAGE_SIZE;
+use crate::compaction::Walk;
 use crate::counters::Counters;
 use crate::id_table::IdTable;
 use crate::pages::Limit;
 use crate::registry::Registry;
 use crate::sandbox::Sandbox;
 use crate::scratch::PerCpu;
-use crate::store::Walk;
+use crate::second_look;
 use crate::store_policy::engine::Policy;
 use crate::store_policy::MAX_OWNERS;
 use crate::table::SlotTable;
@@ -40,7 +41,10 @@ pub(crate) struct Control {
 /// Lock order: control lock; mmap_lock -> folio lock (template scan, without the control lock);
 /// folio lock (of reclaim's caller) -> mutex of a CPU's scratch -> swap cluster lock -> shard lock of
 /// the slot table (the lock of its slots) -> lock of a sandbox's arena or of a group; those two do
-/// not nest. Only the last three are taken by the hooks.
+/// not nest. Lock of a group's dictionaries -> lock of the group. All but the first are taken by the
+/// hooks, that of the dictionaries in load and store only.
+/// The second look's mutex is its worker's alone. It comes before the shard locks as a scratch mutex
+/// does; memory may be waited for under it, as reclaim never takes it.
 #[pin_data]
 pub(crate) struct State {
     /// Serialises every change from user space and the worker.
@@ -55,6 +59,10 @@ pub(crate) struct State {
     /// Bound on the bytes of all arenas, reference pages and content indexes.
     pub(crate) max_bytes: Limit,
     pub(crate) scratch: PerCpu,
+    /// The second look's worker.
+    pub(crate) look: second_look::Worker,
+    /// Whether pages are stored in a hurry and looked at again.
+    pub(crate) second_look: Atomic<u32>,
     /// Of the whole store.
     pub(crate) counters: Counters,
     /// Largest share of a page, in percent, that its payload against another page may be.
@@ -75,6 +83,8 @@ impl State {
             // SAFETY: No preconditions.
             max_bytes: Limit::new(unsafe { bindings::agentzip_total_ram_bytes() } / MAX_SHARE),
             scratch: PerCpu::new()?,
+            look: second_look::Worker::new()?,
+            second_look: Atomic::new(1),
             counters: Counters::new(),
             max_distance: Atomic::new(100),
             armed: Atomic::new(0),
@@ -85,8 +95,13 @@ impl State {
 
     /// What the engine may do now.
     pub(crate) fn policy(&self) -> Policy {
-        let mut policy = Policy::DEFAULT;
-        policy.limits.max_distance = self.max_distance.load(Relaxed) as usize * PAGE_SIZE / 100;
+        let mut policy = match self.second_look.load(Relaxed) {
+            0 => Policy::AT_ONCE,
+            _ => Policy::DEFAULT,
+        };
+        let max_distance = self.max_distance.load(Relaxed) as usize * PAGE_SIZE / 100;
+        policy.limits.max_distance = max_distance;
+        policy.cheap.max_distance = max_distance;
         policy
     }
 

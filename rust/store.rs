@@ -47,8 +47,6 @@
 //! the CRC-32C of the page; a mismatch is EIO for this page (SIGBUS for who touches it), never wrong
 //! bytes.
 
-use core::cell::Cell;
-
 use kernel::fmt;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -56,143 +54,16 @@ use kernel::sync::rcu;
 use kernel::time::{Instant, Monotonic};
 
 use crate::bindings;
-use crate::codec::{Base, BaseId, Page, Representation, PAGE_SIZE};
+use crate::codec::{Representation, PAGE_SIZE};
 use crate::counters::Decline;
 use crate::hooks::{host_invalidate, Folio, InFlight, LoadEnd};
-use crate::pages::{self, DirectMap, Limit, Payer};
+use crate::pages::{self, Limit};
+use crate::platform::{MemoryCgroup, Need, Site};
+use crate::samples;
 use crate::sandbox::Sandbox;
 use crate::state::State;
-use crate::store_policy::engine::{
-    self, Account, Erased, LoadError, Loaded, NoMemory, Platform, Promoted, Refusal, Stored,
-};
-use crate::store_policy::template::MAX_CANDIDATES;
-use crate::store_policy::{Arena, Descriptor, Group, Index, Owner, Slot, MAX_SWAP_TYPES};
-
-/// The kernel as the engine's platform.
-struct Site<'a> {
-    state: &'a State,
-    /// Who pays for the arena of the sandbox that stores. `None` outside a store.
-    payer: Option<&'a MemoryCgroup>,
-    /// Whether a page was refused because a bound is reached, not for lack of memory.
-    full: Cell<bool>,
-}
-
-impl<'a> Site<'a> {
-    /// For everything that allocates no page of an arena.
-    fn new(state: &'a State) -> Self {
-        Self {
-            state,
-            payer: None,
-            full: Cell::new(false),
-        }
-    }
-
-    fn sandbox<R>(&self, owner: Owner, f: impl FnOnce(&Sandbox) -> R) -> Option<R> {
-        let rcu = rcu::read_lock();
-        self.state.sandboxes.get(owner.index(), &rcu).map(f)
-    }
-}
-
-impl Platform for Site<'_> {
-    type Pages = DirectMap;
-
-    fn entry<R>(&self, slot: Slot, f: impl FnOnce(&mut Descriptor) -> R) -> Option<R> {
-        self.state.table.entry(slot, f)
-    }
-
-    fn put(&self, slot: Slot, new: Descriptor) -> Result<Option<Descriptor>, NoMemory> {
-        self.state.table.replace(slot, new).map_err(|_| NoMemory)
-    }
-
-    fn take(&self, slot: Slot) -> Option<Descriptor> {
-        self.state.table.erase(slot)
-    }
-
-    fn arena<R>(&self, owner: Owner, f: impl FnOnce(&mut Arena<DirectMap>) -> R) -> Option<R> {
-        self.sandbox(owner, |sandbox| f(&mut sandbox.arena.lock()))
-    }
-
-    fn is_compacting(&self, owner: Owner) -> bool {
-        self.sandbox(owner, |sandbox| sandbox.compacting.load(Relaxed) != 0) == Some(true)
-    }
-
-    fn group<R>(&self, owner: Owner, f: impl FnOnce(&mut Group<DirectMap>) -> R) -> Option<R> {
-        self.sandbox(owner, |sandbox| f(&mut sandbox.group.shared.lock()))
-    }
-
-    fn same_group(&self, a: Owner, b: Owner) -> bool {
-        let group = |owner| self.sandbox(owner, |sandbox| core::ptr::from_ref(&*sandbox.group));
-        a == b || group(a).is_some_and(|first| group(b) == Some(first))
-    }
-
-    fn template_bases<R>(&self, owner: Owner, index: u64, f: impl FnOnce(&[Base<'_>]) -> R) -> R {
-        let rcu = rcu::read_lock();
-        const NONE: Page = [0; PAGE_SIZE];
-        let mut bases = [Base {
-            id: BaseId::Template(0),
-            page: &NONE,
-        }; MAX_CANDIDATES];
-        let mut count = 0;
-        if let Some(sandbox) = self.state.sandboxes.get(owner.index(), &rcu) {
-            let pages = &sandbox.template.pages;
-            let candidates = sandbox.candidates(index);
-            for (base, &ordinal) in bases.iter_mut().zip(candidates.as_slice()) {
-                if let Some(page) = pages.page(ordinal, &rcu) {
-                    *base = Base {
-                        id: BaseId::Template(ordinal),
-                        page,
-                    };
-                    count += 1;
-                }
-            }
-        }
-        f(bases.get(..count).unwrap_or_default())
-    }
-
-    fn template_page<R>(
-        &self,
-        owner: Owner,
-        ordinal: u32,
-        f: impl FnOnce(&Page) -> R,
-    ) -> Option<R> {
-        let rcu = rcu::read_lock();
-        let sandbox = self.state.sandboxes.get(owner.index(), &rcu)?;
-        sandbox.template.pages.page(ordinal, &rcu).map(f)
-    }
-
-    fn template_index<R>(&self, owner: Owner, f: impl FnOnce(&Index<DirectMap>) -> R) -> Option<R> {
-        self.sandbox(owner, |sandbox| sandbox.template.content.with(f))
-    }
-
-    fn allocate(&self, owner: Owner, account: Account) -> Option<u32> {
-        let bounded = self.state.max_bytes.allows(pages::bytes());
-        match account {
-            Account::Group if bounded => pages::allocate(Payer::Nobody),
-            Account::Group => None,
-            Account::Sandbox => {
-                let within = self.sandbox(owner, |sandbox| {
-                    sandbox.max_bytes.allows(sandbox.arena_bytes())
-                });
-                if !bounded || within != Some(true) {
-                    self.full.set(true);
-                    return None;
-                }
-                pages::allocate(Payer::Cgroup(self.payer?.0))
-            }
-        }
-    }
-
-    fn free(&self, page: u32) {
-        pages::free(page);
-    }
-
-    fn promoted(&self, promoted: &Promoted) {
-        self.state.counters.promoted(promoted.from, promoted.bytes);
-        self.sandbox(promoted.owner, |maker| {
-            maker.counters.promoted(promoted.from, promoted.bytes)
-        });
-    }
-}
+use crate::store_policy::engine::{self, Erased, LoadError, Loaded, Platform, Refusal, Stored};
+use crate::store_policy::{Entry, Owner, Slot};
 
 // ---- handlers ----
 
@@ -249,10 +120,10 @@ fn erase_all(state: &State, folio: &Folio) {
 
 /// Counts the end of an entry, all of which is gone.
 fn note_erased(state: &State, erased: &Erased) {
-    state.counters.erased(erased.representation, erased.bytes);
+    state.counters.erased(erased);
     let rcu = rcu::read_lock();
     if let Some(sandbox) = state.sandboxes.get(erased.owner.index(), &rcu) {
-        sandbox.counters.erased(erased.representation, erased.bytes);
+        sandbox.counters.erased(erased);
         // Last: from now on the sandbox may be reaped.
         sandbox.entries.sub(1);
     }
@@ -274,10 +145,8 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
         state.counters.declined(Decline::Detached, folio.pages());
         return false;
     };
-    let site = Site {
-        payer: Some(&payer),
-        ..Site::new(state)
-    };
+    let site = Site::new(state);
+    let site = site.paid_by(&payer, Need::Store);
     for i in 0..folio.pages() {
         if let Err(why) = store_page(&site, owner, sandbox, folio, i) {
             // All or nothing: the pages before this one.
@@ -291,20 +160,6 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
     true
 }
 
-/// A reference to the memory cgroup of a sandbox, which pays for its arena.
-///
-/// # Invariants
-///
-/// The value owns the reference.
-struct MemoryCgroup(*mut bindings::mem_cgroup);
-
-impl Drop for MemoryCgroup {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants the reference is ours, and it ends here.
-        unsafe { bindings::agentzip_memcg_put(self.0) };
-    }
-}
-
 /// The sandbox that a folio belongs to. The folio lock does not keep its memory cgroup: when that is
 /// removed, the folio passes to the parent.
 fn find_payer(state: &State, folio: &Folio) -> Option<(Owner, MemoryCgroup)> {
@@ -312,11 +167,8 @@ fn find_payer(state: &State, folio: &Folio) -> Option<(Owner, MemoryCgroup)> {
     // SAFETY: `folio.memcg()` is valid as long as the guard.
     let (owner, memcg) = unsafe { state.registry.owner_of_memcg(folio.memcg(&rcu), &rcu) }?;
     // SAFETY: As above.
-    if !unsafe { bindings::agentzip_memcg_tryget(memcg) } {
-        return None;
-    }
-    // INVARIANT: Just taken.
-    Some((owner, MemoryCgroup(memcg)))
+    let payer = unsafe { MemoryCgroup::get(memcg) }?;
+    Some((owner, payer))
 }
 
 fn store_page(
@@ -383,6 +235,9 @@ fn store_page(
 fn note_stored(state: &State, sandbox: &Sandbox, stored: &Stored) {
     for counters in [&state.counters, &sandbox.counters] {
         counters.stored(stored.representation, stored.bytes);
+        if stored.provisional {
+            counters.provisional.add(1);
+        }
         if stored.template_backed {
             counters.template_backed.add(1);
         }
@@ -496,111 +351,43 @@ fn decode(state: &State, folio: &Folio) -> (Option<Owner>, Result<Loaded, LoadEr
     (owner, result)
 }
 
-/// Reference pages that compaction looks at in one go.
-const COMPACT_BATCH: u32 = 64;
-
-/// Leaves of the slot table that a round of compaction walks: some milliseconds.
-const COMPACT_LEAVES: usize = 128;
-
-/// Where the walk of a compaction is. Kept by the control lock.
-#[derive(Clone, Copy)]
-pub(crate) struct Walk {
-    swap_type: u32,
-    offset: u64,
-}
-
-/// Calls `f` with every sandbox and its owner. The caller holds the control lock.
-fn for_each_sandbox(state: &State, mut f: impl FnMut(Owner, &Sandbox)) {
-    for id in 0..state.sandboxes.capacity() {
-        let owner = u16::try_from(id).ok().and_then(Owner::new);
-        if let (Some(owner), Some(sandbox)) = (owner, state.sandboxes.share(id)) {
-            f(owner, &sandbox);
-        }
-    }
-}
-
-/// Moves payloads out of pages that hold little, and gives those back: the next part of it.
+/// Decodes the entry of a slot into `buffers` if it is of this group and its payload at least `least`
+/// bytes long. Returns whether it did.
 ///
-/// Called by the worker, which holds the control lock. A compaction marks pages of all arenas that it
-/// pays for, walks the whole table, in as many rounds as it takes, and ends.
-pub(crate) fn compact(state: &State, walk: &mut Option<Walk>) {
+/// Nobody keeps the slot from being freed or stored meanwhile: then what the payload needs may be gone,
+/// or another page may have its number, and the checksum of the page decides.
+pub(crate) fn sample(
+    state: &State,
+    group: &crate::group::Group,
+    slot: Slot,
+    least: usize,
+    buffers: &mut samples::Buffers,
+) -> bool {
     let site = Site::new(state);
-    for_each_sandbox(state, |owner, _| compact_group(&site, owner));
-    let Some(mut at) = walk.take().or_else(|| begin_compaction(state)) else {
-        return;
+    let is_of_group =
+        |owner| site.sandbox(owner, |sandbox| core::ptr::eq(&*sandbox.group, group)) == Some(true);
+    let payload = &mut buffers.payload;
+    let found = site.entry(slot, |descriptor| match descriptor.unpack() {
+        Entry::Payload {
+            owner,
+            place,
+            provisional,
+        } if is_of_group(owner) => site
+            .arena(owner, |arenas| arenas.of(provisional).read(place, payload))
+            .flatten(),
+        Entry::Payload { .. } | Entry::Fill { .. } | Entry::Ref { .. } => None,
+    });
+    if found.flatten().is_none_or(|bytes| bytes < least) {
+        return false;
+    }
+    let Some(mut scratch) = state.scratch.lock() else {
+        return false;
     };
-    for _ in 0..COMPACT_LEAVES {
-        let next = state.table.walk(at.swap_type, at.offset, |slot| {
-            engine::compact_entry(&site, slot);
-        });
-        match next {
-            Some(offset) => at.offset = offset,
-            None => {
-                at = Walk {
-                    swap_type: at.swap_type + 1,
-                    offset: 0,
-                }
-            }
-        }
-        if at.swap_type >= MAX_SWAP_TYPES {
-            end_compaction(state);
-            return;
-        }
-    }
-    *walk = Some(at);
-}
-
-/// Marks pages of every arena that compaction pays for. `None` when there are none.
-fn begin_compaction(state: &State) -> Option<Walk> {
-    let mut any = false;
-    for_each_sandbox(state, |_, sandbox| {
-        if !sandbox.arena.lock().is_sparse() {
-            return;
-        }
-        // First: a relocation must not overlook what is marked.
-        sandbox.compacting.store(1, Relaxed);
-        let mut marked = false;
-        while sandbox.arena.lock().begin_compaction() {
-            marked = true;
-        }
-        if marked {
-            any = true;
-        } else {
-            end_of(sandbox);
-        }
-    });
-    any.then_some(Walk {
-        swap_type: 0,
-        offset: 0,
-    })
-}
-
-fn end_compaction(state: &State) {
-    for_each_sandbox(state, |_, sandbox| {
-        if sandbox.compacting.load(Relaxed) != 0 {
-            end_of(sandbox);
-        }
-    });
-}
-
-fn end_of(sandbox: &Sandbox) {
-    while sandbox.arena.lock().end_compaction() {}
-    sandbox.compacting.store(0, Relaxed);
-}
-
-fn compact_group(site: &Site<'_>, owner: Owner) {
-    let begun = site.group(owner, |group| {
-        group.arena.is_sparse() && group.arena.begin_compaction()
-    });
-    if begun != Some(true) {
-        return;
-    }
-    while site.group(owner, |group| group.arena.begin_compaction()) == Some(true) {}
-    let mut next = Some(0);
-    while let Some(first) = next {
-        next = engine::compact_group(site, owner, first, COMPACT_BATCH);
-    }
-    while site.group(owner, |group| group.arena.end_compaction()) == Some(true) {}
+    let scratch = &mut *scratch;
+    let work = &mut scratch.buffers.work;
+    let loaded = engine::peek(&site, slot, work, &mut scratch.zstd, &mut buffers.page);
+    // The slot may be another sandbox's by now.
+    loaded.is_ok_and(|loaded| is_of_group(loaded.owner))
 }
 
 fn trace_store(

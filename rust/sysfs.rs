@@ -18,6 +18,7 @@ use crate::bindings::agentzip_node_kind::{self as node_kind, Type as Kind};
 use crate::control;
 use crate::pages::Limit;
 use crate::sandbox::Sandbox;
+use crate::second_look;
 use crate::state::{self, State};
 use crate::template::Template;
 use crate::uapi::{self, Name, PageStats, Phase, Signature};
@@ -131,6 +132,14 @@ fn parse_limit(input: &str) -> Result<u64> {
     input.parse().map_err(|_| EINVAL)
 }
 
+fn parse_switch(input: &str) -> Result<u32> {
+    match input {
+        "0" => Ok(0),
+        "1" => Ok(1),
+        _ => Err(EINVAL),
+    }
+}
+
 /// Position of `attr` in a run of attributes that begins with `first`.
 fn place(attr: Attr, first: Attr) -> Option<usize> {
     attr.checked_sub(first).map(|n| n as usize)
@@ -150,6 +159,10 @@ fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
         attr::AGENTZIP_ATTR_template_backed => stats.template_backed,
         attr::AGENTZIP_ATTR_promoted => stats.promoted,
         attr::AGENTZIP_ATTR_dropped => stats.dropped,
+        attr::AGENTZIP_ATTR_provisional => stats.provisional,
+        attr::AGENTZIP_ATTR_second_look_pages => stats.second_look_pages,
+        attr::AGENTZIP_ATTR_second_look_bytes => stats.second_look_bytes,
+        attr::AGENTZIP_ATTR_second_look_ns => stats.second_look_ns,
         attr::AGENTZIP_ATTR_encode_ns => stats.encode_ns,
         attr::AGENTZIP_ATTR_decode_ns => stats.decode_ns,
         _ => {
@@ -169,6 +182,7 @@ fn memory_value(stats: &uapi::MemoryStats, attr: Attr) -> Option<u64> {
         attr::AGENTZIP_ATTR_memory_arenas => stats.arenas,
         attr::AGENTZIP_ATTR_memory_references => stats.references,
         attr::AGENTZIP_ATTR_memory_sketches => stats.sketches,
+        attr::AGENTZIP_ATTR_memory_dictionaries => stats.dictionaries,
         attr::AGENTZIP_ATTR_memory_table => stats.table,
         attr::AGENTZIP_ATTR_memory_template_pages => stats.template_pages,
         attr::AGENTZIP_ATTR_memory_template_index => stats.template_index,
@@ -186,6 +200,7 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         attr::AGENTZIP_ATTR_draining => state.draining.load(Acquire).into(),
         attr::AGENTZIP_ATTR_enabled => state.enabled.load(Acquire).into(),
         attr::AGENTZIP_ATTR_max_distance => state.max_distance.load(Relaxed).into(),
+        attr::AGENTZIP_ATTR_second_look => state.second_look.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
         _ => return None,
     }))
@@ -211,6 +226,13 @@ fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Opti
         attr::AGENTZIP_ATTR_group_references => Value::Number(sandbox.group.references()),
         attr::AGENTZIP_ATTR_group_reference_bytes => Value::Number(sandbox.group.bytes().0),
         attr::AGENTZIP_ATTR_group_sketch_bytes => Value::Number(sandbox.group.bytes().1),
+        attr::AGENTZIP_ATTR_group_dictionaries => Value::Number(sandbox.group.dictionaries().count),
+        attr::AGENTZIP_ATTR_group_dictionary_bytes => {
+            Value::Number(sandbox.group.dictionaries().bytes)
+        }
+        attr::AGENTZIP_ATTR_group_dictionary_users => {
+            Value::Number(sandbox.group.dictionaries().current_users)
+        }
         attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
         attr::AGENTZIP_ATTR_ranges => Value::Number(sandbox.ranges.len(rcu)),
         attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
@@ -275,12 +297,12 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
     let input = core::str::from_utf8(input).map_err(|_| EINVAL)?.trim();
     match (kind, attr) {
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_enabled) => {
-            let on = match input {
-                "0" => 0,
-                "1" => 1,
-                _ => return Err(EINVAL),
-            };
-            state.enabled.store(on, Release);
+            state.enabled.store(parse_switch(input)?, Release);
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_second_look) => {
+            state.second_look.store(parse_switch(input)?, Relaxed);
+            second_look::kick();
             Ok(())
         }
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_max_distance) => {

@@ -79,6 +79,12 @@ bool agentzip_memcg_tryget(struct mem_cgroup *memcg);
 void agentzip_memcg_put(struct mem_cgroup *memcg);
 
 /*
+ * The memory cgroup of the cgroup v2 directory with this id, with a reference;
+ * NULL when it was removed. May sleep.
+ */
+struct mem_cgroup *agentzip_memcg_of_cgroup(u64 id);
+
+/*
  * Id of the cgroup v2 directory behind a file descriptor of the current
  * process, and the ids of its ancestors, nearest first. Returns how many ids
  * were written to @ids (at least 1), -E2BIG when there are more than @max, or
@@ -186,6 +192,7 @@ enum agentzip_node_kind {
 	X(draining, 0444)			\
 	X(enabled, 0644)			\
 	X(max_distance, 0644)			\
+	X(second_look, 0644)			\
 	/* root and sandboxes */		\
 	X(max_bytes, 0644)			\
 	/* stats and sandboxes */		\
@@ -201,6 +208,10 @@ enum agentzip_node_kind {
 	X(template_backed, 0444)		\
 	X(promoted, 0444)			\
 	X(dropped, 0444)			\
+	X(provisional, 0444)			\
+	X(second_look_pages, 0444)		\
+	X(second_look_bytes, 0444)		\
+	X(second_look_ns, 0444)			\
 	X(encode_ns, 0444)			\
 	X(decode_ns, 0444)			\
 	X(pages_fill, 0444)			\
@@ -209,16 +220,19 @@ enum agentzip_node_kind {
 	X(pages_delta_zstd, 0444)		\
 	X(pages_zstd, 0444)			\
 	X(pages_prefix, 0444)			\
+	X(pages_dict, 0444)			\
 	X(bytes_fill, 0444)			\
 	X(bytes_ref, 0444)			\
 	X(bytes_delta, 0444)			\
 	X(bytes_delta_zstd, 0444)		\
 	X(bytes_zstd, 0444)			\
 	X(bytes_prefix, 0444)			\
+	X(bytes_dict, 0444)			\
 	/* stats */				\
 	X(memory_arenas, 0444)			\
 	X(memory_references, 0444)		\
 	X(memory_sketches, 0444)		\
+	X(memory_dictionaries, 0444)		\
 	X(memory_table, 0444)			\
 	X(memory_template_pages, 0444)		\
 	X(memory_template_index, 0444)		\
@@ -236,6 +250,9 @@ enum agentzip_node_kind {
 	X(group_references, 0444)		\
 	X(group_reference_bytes, 0444)		\
 	X(group_sketch_bytes, 0444)		\
+	X(group_dictionaries, 0444)		\
+	X(group_dictionary_bytes, 0444)		\
+	X(group_dictionary_users, 0444)		\
 	X(ranges, 0444)				\
 	/* templates */				\
 	X(source, 0444)				\
@@ -283,6 +300,10 @@ void agentzip_worker_kick(void);
 /* Stop it and wait until it is done. May sleep. */
 void agentzip_worker_stop(void);
 bool agentzip_rs_housekeeping(void);
+
+/* The same for the second look, without a pause; stopped with the worker. */
+void agentzip_second_look_kick(void);
+bool agentzip_rs_second_look(void);
 
 /* ---- trace.c ---- */
 

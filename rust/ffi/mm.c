@@ -101,6 +101,23 @@ void agentzip_memcg_put(struct mem_cgroup *memcg)
 	css_put(&memcg->css);
 }
 
+struct mem_cgroup *agentzip_memcg_of_cgroup(u64 id)
+{
+	struct cgroup *cgrp = cgroup_get_from_id(id);
+	struct mem_cgroup *memcg = NULL;
+	struct cgroup_subsys_state *css;
+
+	if (IS_ERR(cgrp))
+		return NULL;
+	rcu_read_lock();
+	css = rcu_dereference(cgrp->subsys[memory_cgrp_id]);
+	if (css && css_tryget(css))
+		memcg = mem_cgroup_from_css(css);
+	rcu_read_unlock();
+	cgroup_put(cgrp);
+	return memcg;
+}
+
 int agentzip_cgroup_ids(int fd, u64 *ids, int max)
 {
 	struct cgroup *cgrp = cgroup_get_from_fd(fd);

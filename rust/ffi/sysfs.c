@@ -40,27 +40,34 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 	A(declined_incompressible), A(declined_nomem),			\
 	A(declined_full), A(declined_detached), A(load_errors),		\
 	A(template_backed), A(promoted), A(dropped),			\
+	A(provisional), A(second_look_pages), A(second_look_bytes),	\
+	A(second_look_ns),						\
 	A(encode_ns), A(decode_ns),					\
 	A(pages_fill), A(pages_ref), A(pages_delta),			\
 	A(pages_delta_zstd), A(pages_zstd), A(pages_prefix),		\
+	A(pages_dict),							\
 	A(bytes_fill), A(bytes_ref), A(bytes_delta),			\
-	A(bytes_delta_zstd), A(bytes_zstd), A(bytes_prefix)
+	A(bytes_delta_zstd), A(bytes_zstd), A(bytes_prefix),		\
+	A(bytes_dict)
 
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
-	A(max_bytes), A(max_distance), NULL,
+	A(max_bytes), A(max_distance), A(second_look), NULL,
 };
 
 static struct attribute *stats_attrs[] = {
 	PAGE_ATTRS, A(memory_arenas), A(memory_references), A(memory_sketches),
-	A(memory_table), A(memory_template_pages), A(memory_template_index),
+	A(memory_dictionaries), A(memory_table), A(memory_template_pages),
+	A(memory_template_index),
 	A(memory_scratch), A(memory_objects), A(memory_total), NULL,
 };
 
 static struct attribute *sandbox_attrs[] = {
 	PAGE_ATTRS, A(phase), A(template), A(group), A(domain), A(attached),
 	A(max_bytes), A(arena_bytes), A(group_references),
-	A(group_reference_bytes), A(group_sketch_bytes), A(ranges), NULL,
+	A(group_reference_bytes), A(group_sketch_bytes),
+	A(group_dictionaries), A(group_dictionary_bytes),
+	A(group_dictionary_users), A(ranges), NULL,
 };
 
 static struct attribute *template_attrs[] = {

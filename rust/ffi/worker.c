@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The module's periodic work; what it does is in housekeeping.rs. */
+/*
+ * The module's periodic work, and the second look; what they do is in
+ * housekeeping.rs and second_look.rs.
+ */
 #include <linux/workqueue.h>
 
 #include "agentzip_ffi.h"
@@ -20,7 +23,23 @@ void agentzip_worker_kick(void)
 	queue_delayed_work(system_dfl_wq, &housekeeping, PERIOD);
 }
 
+static void look(struct work_struct *work);
+static DECLARE_WORK(second_look, look);
+
+static void look(struct work_struct *work)
+{
+	if (agentzip_rs_second_look())
+		agentzip_second_look_kick();
+}
+
+void agentzip_second_look_kick(void)
+{
+	queue_work(system_dfl_wq, &second_look);
+}
+
 void agentzip_worker_stop(void)
 {
-	cancel_delayed_work_sync(&housekeeping);
+	/* For good: files in sysfs, which go later, kick the second look. */
+	disable_delayed_work_sync(&housekeeping);
+	disable_work_sync(&second_look);
 }

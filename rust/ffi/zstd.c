@@ -104,27 +104,45 @@ static __maybe_unused size_t HIST_countFast(unsigned int *count,
 #include "../../zstd/decompress/zstd_decompress.c"
 #include "../../zstd/decompress/zstd_decompress_block.c"
 
-static ZSTD_parameters
-agentzip_zstd_parameters(const struct agentzip_zstd_level *level)
+static ZSTD_compressionParameters
+agentzip_zstd_match_finder(const struct agentzip_zstd_level *level)
 {
-	return (ZSTD_parameters) {
-		.cParams = {
-			.windowLog = level->window_log,
-			.chainLog = level->chain_log,
-			.hashLog = level->hash_log,
-			.searchLog = level->search_log,
-			.minMatch = level->min_match,
-			.targetLength = level->target_length,
-			.strategy = level->strategy,
-		},
+	return (ZSTD_compressionParameters) {
+		.windowLog = level->window_log,
+		.chainLog = level->chain_log,
+		.hashLog = level->hash_log,
+		.searchLog = level->search_log,
+		.minMatch = level->min_match,
+		.targetLength = level->target_length,
+		.strategy = level->strategy,
 	};
+}
+
+/*
+ * What zstd makes of the parameters for a dictionary of this length, where it
+ * allocates the tables itself, as the host build of the codec lets it.
+ */
+static ZSTD_compressionParameters
+agentzip_zstd_dict_match_finder(const struct agentzip_zstd_level *level,
+				size_t len)
+{
+	return ZSTD_adjustCParams_internal(agentzip_zstd_match_finder(level),
+					   ZSTD_CONTENTSIZE_UNKNOWN, len,
+					   ZSTD_cpm_createCDict, ZSTD_ps_auto);
 }
 
 size_t agentzip_zstd_compressor_bytes(const struct agentzip_zstd_level *level)
 {
-	ZSTD_parameters parameters = agentzip_zstd_parameters(level);
+	return ZSTD_estimateCCtxSize_usingCParams(agentzip_zstd_match_finder(level));
+}
 
-	return ZSTD_estimateCCtxSize_usingCParams(parameters.cParams);
+size_t
+agentzip_zstd_dict_compressor_bytes(const struct agentzip_zstd_level *level,
+				    size_t most)
+{
+	/* Tables for the source alone: zstd attaches those of the dictionary. */
+	return ZSTD_estimateCCtxSize_usingCParams(
+		ZSTD_adjustCParams(agentzip_zstd_match_finder(level), most, 0));
 }
 
 size_t agentzip_zstd_decompressor_bytes(void)
@@ -142,19 +160,84 @@ void *agentzip_zstd_decompressor(void *memory, size_t bytes)
 	return ZSTD_initStaticDCtx(memory, bytes);
 }
 
+size_t agentzip_zstd_cdict_bytes(const struct agentzip_zstd_level *level,
+				 size_t len)
+{
+	return ZSTD_estimateCDictSize_advanced(len,
+					       agentzip_zstd_dict_match_finder(level, len),
+					       ZSTD_dlm_byRef);
+}
+
+size_t agentzip_zstd_ddict_bytes(void)
+{
+	return ZSTD_estimateDDictSize(0, ZSTD_dlm_byRef);
+}
+
+const void *agentzip_zstd_cdict(void *memory, size_t bytes,
+				const struct agentzip_zstd_level *level,
+				const void *dict, size_t len)
+{
+	return ZSTD_initStaticCDict(memory, bytes, dict, len, ZSTD_dlm_byRef,
+				    ZSTD_dct_fullDict,
+				    agentzip_zstd_dict_match_finder(level, len));
+}
+
+const void *agentzip_zstd_ddict(void *memory, size_t bytes,
+				const void *dict, size_t len)
+{
+	return ZSTD_initStaticDDict(memory, bytes, dict, len, ZSTD_dlm_byRef,
+				    ZSTD_dct_fullDict);
+}
+
+/*
+ * Begins a block. None of zstd's own functions that do so says what becomes of
+ * literals.
+ */
+static size_t agentzip_zstd_begin(void *compressor,
+				  const struct agentzip_zstd_level *level,
+				  const void *prefix, size_t prefix_len,
+				  const void *cdict, unsigned long long most)
+{
+	ZSTD_parameters parameters = {
+		.cParams = agentzip_zstd_match_finder(level),
+	};
+	ZSTD_CCtx_params settings;
+
+	ZSTD_CCtxParams_init_internal(&settings, &parameters, ZSTD_NO_CLEVEL);
+	settings.literalCompressionMode = level->literals;
+	return ZSTD_compressBegin_advanced_internal(compressor, prefix,
+						    prefix_len, ZSTD_dct_auto,
+						    ZSTD_dtlm_fast, cdict,
+						    &settings, most);
+}
+
 size_t agentzip_zstd_compress(void *compressor,
 			      const struct agentzip_zstd_level *level,
-			      const void *joined, size_t prefix_len,
-			      size_t src_len, void *dst, size_t dst_len)
+			      const void *prefix, size_t prefix_len,
+			      const void *src, size_t src_len,
+			      void *dst, size_t dst_len)
 {
-	size_t len = ZSTD_compressBegin_advanced(compressor, joined, prefix_len,
-						 agentzip_zstd_parameters(level),
-						 ZSTD_CONTENTSIZE_UNKNOWN);
+	size_t len = agentzip_zstd_begin(compressor, level, prefix, prefix_len,
+					 NULL, ZSTD_CONTENTSIZE_UNKNOWN);
 
 	if (ERR_isError(len))
 		return 0;
-	len = ZSTD_compressBlock(compressor, dst, dst_len, joined + prefix_len,
-				 src_len);
+	len = ZSTD_compressBlock(compressor, dst, dst_len, src, src_len);
+	return ERR_isError(len) ? 0 : len;
+}
+
+size_t agentzip_zstd_compress_with(void *compressor,
+				   const struct agentzip_zstd_level *level,
+				   const void *cdict, size_t most,
+				   const void *src, size_t src_len,
+				   void *dst, size_t dst_len)
+{
+	size_t len = agentzip_zstd_begin(compressor, level, NULL, 0, cdict,
+					 most);
+
+	if (ERR_isError(len))
+		return 0;
+	len = ZSTD_compressBlock(compressor, dst, dst_len, src, src_len);
 	return ERR_isError(len) ? 0 : len;
 }
 
@@ -165,6 +248,18 @@ size_t agentzip_zstd_decompress(void *decompressor,
 {
 	size_t len = ZSTD_decompressBegin_usingDict(decompressor, prefix,
 						    prefix_len);
+
+	if (ERR_isError(len))
+		return 0;
+	len = ZSTD_decompressBlock(decompressor, dst, dst_len, src, src_len);
+	return ERR_isError(len) ? 0 : len;
+}
+
+size_t agentzip_zstd_decompress_with(void *decompressor, const void *ddict,
+				     const void *src, size_t src_len,
+				     void *dst, size_t dst_len)
+{
+	size_t len = ZSTD_decompressBegin_usingDDict(decompressor, ddict);
 
 	if (ERR_isError(len))
 		return 0;

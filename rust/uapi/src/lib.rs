@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 /// Version of this interface, reported by [`Info::abi_version`].
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Path of the control device.
 pub const DEVICE_PATH: &str = "/dev/agentzip";
@@ -38,6 +38,18 @@ pub const MAX_RANGES: u32 = 65_536;
 
 /// Most ranges in one [`SandboxRanges`].
 pub const MAX_SANDBOX_RANGES: u32 = 1024;
+
+/// Least and most bytes of a dictionary in [`DictionaryAdd`].
+pub const MIN_DICTIONARY: u32 = 256;
+
+/// See [`MIN_DICTIONARY`].
+pub const MAX_DICTIONARY: u32 = 1 << 20;
+
+/// Most pages in one [`DictionarySamples`].
+pub const MAX_SAMPLES: u32 = 16_384;
+
+/// [`DictionarySamples::cursor`] after the last page.
+pub const SAMPLES_END: u64 = u64::MAX;
 
 /// Size of a [`Signature`] in bytes.
 pub const SIGNATURE_LEN: usize = 32;
@@ -131,6 +143,8 @@ pub enum Representation {
     Zstd = 4,
     /// The page compressed with zstd, a template page or a reference page being its prefix.
     Prefix = 5,
+    /// The page compressed with zstd and a dictionary of the group.
+    Dict = 6,
 }
 
 /// Length of the per-representation arrays; unused positions are zero.
@@ -138,13 +152,14 @@ pub const REPRESENTATION_SLOTS: usize = 16;
 
 impl Representation {
     /// Every representation, in the order of its number.
-    pub const ALL: [Representation; 6] = [
+    pub const ALL: [Representation; 7] = [
         Representation::Fill,
         Representation::Ref,
         Representation::Delta,
         Representation::DeltaZstd,
         Representation::Zstd,
         Representation::Prefix,
+        Representation::Dict,
     ];
 
     /// The name in sysfs, tracepoints and reports.
@@ -156,6 +171,7 @@ impl Representation {
             Representation::DeltaZstd => "delta_zstd",
             Representation::Zstd => "zstd",
             Representation::Prefix => "prefix",
+            Representation::Dict => "dict",
         }
     }
 }
@@ -338,6 +354,56 @@ pub struct SandboxPhase {
     pub reserved: u32,
 }
 
+/// Argument of `DICTIONARY_ADD`: the pages that the group of a sandbox stores from now on may be
+/// compressed with this dictionary. The former one stays as long as payloads need it.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DictionaryAdd {
+    /// Any sandbox of the group.
+    pub cgroup_id: u64,
+    /// User address of the dictionary, in zstd's format; it is copied.
+    pub content: u64,
+    /// Its length, [`MIN_DICTIONARY`] to [`MAX_DICTIONARY`].
+    pub length: u32,
+    /// Out: its number in the group, which is given anew when the dictionary is gone.
+    pub number: u32,
+}
+
+/// Argument of `DICTIONARY_RETIRE`: new payloads of the group are made without a dictionary.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DictionaryRetire {
+    /// Any sandbox of the group.
+    pub cgroup_id: u64,
+    /// Out: number of the dictionary that was the current one.
+    pub number: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
+/// Argument of `DICTIONARY_SAMPLES`: pages that a group has stored, to train a dictionary with.
+///
+/// A call takes limited time: it may return fewer pages than there is room for, even none, before the
+/// last.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct DictionarySamples {
+    /// Any sandbox of the group.
+    pub cgroup_id: u64,
+    /// User address of room for the pages.
+    pub buffer: u64,
+    /// How many fit there, 1 to [`MAX_SAMPLES`].
+    pub capacity: u32,
+    /// Least bytes of the payload of a page.
+    pub least: u32,
+    /// In: 0, or what the call before returned. Out: where to go on, [`SAMPLES_END`] after the last page.
+    pub cursor: u64,
+    /// Out: pages written.
+    pub pages: u32,
+    /// Must be 0.
+    pub reserved: u32,
+}
+
 /// Counters about pages, kept for each sandbox and for the whole store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -372,7 +438,16 @@ pub struct PageStats {
     /// Entries that a load ended since the start, because less than a sixteenth was left of the bound
     /// of the store or of the sandbox: the page is then written again when it is reclaimed.
     pub dropped: u64,
-    /// Nanoseconds spent in encoding, pages that no representation paid for included.
+    /// Entries now that wait for a second look; they are in `pages` and `bytes` too.
+    pub provisional: u64,
+    /// Entries that a second look has encoded again since the start: provisional ones, and those that a
+    /// new dictionary made shorter.
+    pub second_look_pages: u64,
+    /// Bytes of payloads that it has saved since the start in the arenas of sandboxes.
+    pub second_look_bytes: u64,
+    /// Nanoseconds spent in it.
+    pub second_look_ns: u64,
+    /// Nanoseconds spent in encoding in reclaim, pages that no representation paid for included.
     pub encode_ns: u64,
     /// Nanoseconds spent in decoding.
     pub decode_ns: u64,
@@ -411,6 +486,8 @@ pub struct MemoryStats {
     pub scratch: u64,
     /// Sandbox and template objects.
     pub objects: u64,
+    /// Dictionaries of the groups: contents, and zstd's tables.
+    pub dictionaries: u64,
 }
 
 impl MemoryStats {
@@ -424,6 +501,7 @@ impl MemoryStats {
             + self.template_index
             + self.scratch
             + self.objects
+            + self.dictionaries
     }
 }
 
@@ -461,6 +539,12 @@ pub mod nr {
     pub const SANDBOX_PHASE: u32 = 0x22;
     /// See [`super::SANDBOX_RANGES`].
     pub const SANDBOX_RANGES: u32 = 0x23;
+    /// See [`super::DICTIONARY_ADD`].
+    pub const DICTIONARY_ADD: u32 = 0x28;
+    /// See [`super::DICTIONARY_RETIRE`].
+    pub const DICTIONARY_RETIRE: u32 = 0x29;
+    /// See [`super::DICTIONARY_SAMPLES`].
+    pub const DICTIONARY_SAMPLES: u32 = 0x2a;
     /// See [`super::STATS`].
     pub const STATS: u32 = 0x30;
     /// See [`super::DRAIN`].
@@ -492,6 +576,12 @@ pub const SANDBOX_RANGES: u32 = ioc(1, nr::SANDBOX_RANGES, size_of::<SandboxRang
 pub const SANDBOX_DETACH: u32 = ioc(3, nr::SANDBOX_DETACH, size_of::<SandboxDetach>());
 /// See [`SandboxPhase`].
 pub const SANDBOX_PHASE: u32 = ioc(1, nr::SANDBOX_PHASE, size_of::<SandboxPhase>());
+/// See [`DictionaryAdd`].
+pub const DICTIONARY_ADD: u32 = ioc(3, nr::DICTIONARY_ADD, size_of::<DictionaryAdd>());
+/// See [`DictionaryRetire`].
+pub const DICTIONARY_RETIRE: u32 = ioc(3, nr::DICTIONARY_RETIRE, size_of::<DictionaryRetire>());
+/// See [`DictionarySamples`].
+pub const DICTIONARY_SAMPLES: u32 = ioc(3, nr::DICTIONARY_SAMPLES, size_of::<DictionarySamples>());
 /// See [`Stats`].
 pub const STATS: u32 = ioc(3, nr::STATS, size_of::<Stats>());
 /// See [`Drain`].
@@ -511,8 +601,11 @@ const _: () = {
     assert!(size_of::<SandboxRanges>() == 24);
     assert!(size_of::<SandboxDetach>() == 16);
     assert!(size_of::<SandboxPhase>() == 16);
-    assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 13));
-    assert!(size_of::<MemoryStats>() == 64);
+    assert!(size_of::<DictionaryAdd>() == 24);
+    assert!(size_of::<DictionaryRetire>() == 16);
+    assert!(size_of::<DictionarySamples>() == 40);
+    assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 17));
+    assert!(size_of::<MemoryStats>() == 72);
     assert!(size_of::<Stats>() == 8 + size_of::<PageStats>() + size_of::<MemoryStats>());
     assert!(size_of::<Drain>() == 8);
     assert!(NAME_LEN % 8 == 0);

@@ -161,6 +161,9 @@ fn numbers_and_texts() {
         ("NAME_LEN", NAME_LEN as u32),
         ("MAX_RANGES", MAX_RANGES),
         ("MAX_SANDBOX_RANGES", MAX_SANDBOX_RANGES),
+        ("MIN_DICTIONARY", MIN_DICTIONARY),
+        ("MAX_DICTIONARY", MAX_DICTIONARY),
+        ("MAX_SAMPLES", MAX_SAMPLES),
         ("SIGNATURE_LEN", SIGNATURE_LEN as u32),
         ("REPRESENTATION_SLOTS", REPRESENTATION_SLOTS as u32),
         ("INFO", INFO),
@@ -175,11 +178,15 @@ fn numbers_and_texts() {
         ("SANDBOX_RANGES", SANDBOX_RANGES),
         ("SANDBOX_DETACH", SANDBOX_DETACH),
         ("SANDBOX_PHASE", SANDBOX_PHASE),
+        ("DICTIONARY_ADD", DICTIONARY_ADD),
+        ("DICTIONARY_RETIRE", DICTIONARY_RETIRE),
+        ("DICTIONARY_SAMPLES", DICTIONARY_SAMPLES),
         ("STATS", STATS),
         ("DRAIN", DRAIN),
     ]
     .map(|(name, value)| (name.to_owned(), value.into()))
     .to_vec();
+    expected.push(("SAMPLES_END".to_owned(), SAMPLES_END));
     for phase in Phase::ALL {
         let name = format!("PHASE_{}", phase.name().to_uppercase());
         expected.push((name, phase as u64));
@@ -309,6 +316,35 @@ fn layouts() {
             }),
         ),
         (
+            "dictionary_add",
+            layout!(DictionaryAdd {
+                cgroup_id,
+                content,
+                length,
+                number
+            }),
+        ),
+        (
+            "dictionary_retire",
+            layout!(DictionaryRetire {
+                cgroup_id,
+                number,
+                reserved
+            }),
+        ),
+        (
+            "dictionary_samples",
+            layout!(DictionarySamples {
+                cgroup_id,
+                buffer,
+                capacity,
+                least,
+                cursor,
+                pages,
+                reserved,
+            }),
+        ),
+        (
             "page_stats",
             layout!(PageStats {
                 pages,
@@ -324,6 +360,10 @@ fn layouts() {
                 template_backed,
                 promoted,
                 dropped,
+                provisional,
+                second_look_pages,
+                second_look_bytes,
+                second_look_ns,
                 encode_ns,
                 decode_ns,
             }),
@@ -339,6 +379,7 @@ fn layouts() {
                 template_index,
                 scratch,
                 objects,
+                dictionaries,
             }),
         ),
         (

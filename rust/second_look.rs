@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The second look: what reclaim stored in a hurry is encoded again, with everything there is, while
+//! the agent waits (ffi/worker.c calls [`agentzip_rs_second_look`]). When a group has got a new
+//! dictionary, entries that were made without it are tried with it, once.
+//!
+//! # Whose entries
+//!
+//! Those of sandboxes whose agent waits, or whose phases nobody has ever told. The phase is looked at
+//! before each page: a sandbox that goes on working is left alone within one page. One cursor goes
+//! round the slot table, so each sandbox has its turn however many entries another has.
+//!
+//! # Races
+//!
+//! An entry may be loaded, freed or stored again at any time: the engine replaces it only while its
+//! payload is what was looked at (store/src/engine/improve.rs). What is left is the sandbox. Between
+//! reading its entry and putting a new payload into its arena the entry may die, the sandbox be
+//! reaped, and its number be given to another. So a look counts as an entry of the sandbox, from
+//! before it reads the descriptor until it is done, and that count rises under RCU with the entry that
+//! it is for still in the table after it: until then the sandbox has an entry, from then
+//! on it has this one, and reaping waits for neither to be left. The slot may pass to another sandbox
+//! after that, which nobody keeps: the engine is told whose entry to look at and leaves that one alone.
+
+use kernel::prelude::*;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::rcu;
+use kernel::sync::{new_mutex, Mutex};
+use kernel::time::{Instant, Monotonic};
+
+use crate::bindings;
+use crate::compaction::Walk;
+use crate::counters::Counters;
+use crate::platform::{MemoryCgroup, Need, Site};
+use crate::sandbox::Sandbox;
+use crate::scratch::Scratch;
+use crate::state::{self, State};
+use crate::store_policy::engine::{self, Improved, Platform, Renewed};
+use crate::store_policy::{Owner, Slot, MAX_SWAP_TYPES};
+
+/// Time after which a round ends, ns: the worker can be stopped between rounds.
+const ROUND_NS: i64 = 50_000_000;
+
+/// What the worker works with.
+pub(crate) struct Worker {
+    look: Pin<KBox<Mutex<Look>>>,
+    bytes: u64,
+}
+
+impl Worker {
+    pub(crate) fn new() -> Result<Self> {
+        let look = Look::new()?;
+        Ok(Self {
+            bytes: look.scratch.bytes(),
+            look: KBox::pin_init(new_mutex!(look, "agentzip_look"), GFP_KERNEL)?,
+        })
+    }
+
+    /// Bytes of its buffers; fixed.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// The worker's own.
+struct Look {
+    scratch: Scratch,
+    /// Where the walk over the slot table is.
+    at: Walk,
+    /// Whether the walk is to try a new dictionary, too.
+    renewing: bool,
+    /// Entries that were looked at since the walk began.
+    found: u64,
+}
+
+impl Look {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            scratch: Scratch::with_dictionaries()?,
+            at: Walk::START,
+            renewing: false,
+            found: 0,
+        })
+    }
+}
+
+/// A round of the worker. Returns whether there should be another at once.
+#[no_mangle]
+extern "C" fn agentzip_rs_second_look() -> bool {
+    state::get().is_some_and(round)
+}
+
+/// Lets the worker begin, if there is something to do. Housekeeping does so about once a second.
+pub(crate) fn kick() {
+    // SAFETY: A worker that was stopped does not begin again.
+    unsafe { bindings::agentzip_second_look_kick() };
+}
+
+/// Whether entries of the sandbox are looked at again now.
+fn is_wanted(sandbox: &Sandbox) -> bool {
+    sandbox.is_attached()
+        && sandbox.may_look_again()
+        && (sandbox.counters.provisional.get() != 0 || sandbox.is_behind())
+}
+
+/// Whether there are entries to look at again.
+pub(crate) fn is_due(state: &State) -> bool {
+    let mut due = false;
+    if state.second_look.load(Relaxed) != 0 {
+        let rcu = rcu::read_lock();
+        state
+            .sandboxes
+            .for_each(&rcu, |_, sandbox| due |= is_wanted(sandbox));
+    }
+    due
+}
+
+fn round(state: &State) -> bool {
+    let mut look = state.look.look.lock();
+    let look = &mut *look;
+    let start = Instant::<Monotonic>::now();
+    while is_due(state) {
+        if look.at == Walk::START {
+            look.renewing = begin_renewal(state);
+        }
+        if look.at.swap_type >= MAX_SWAP_TYPES {
+            let found = look.found;
+            look.at = Walk::START;
+            look.found = 0;
+            end_renewal(state);
+            if found == 0 {
+                // What is left cannot be made better now: no memory, or somebody is at it.
+                return false;
+            }
+            // Another walk, if that is still due.
+            return true;
+        }
+        // The rest of a leaf at a time.
+        let Walk { swap_type, offset } = look.at;
+        let mut left = None;
+        let next = state.table.walk(swap_type, offset, |slot| {
+            if left.is_some() || slot.offset() < offset {
+                return;
+            }
+            if start.elapsed().as_nanos() >= ROUND_NS {
+                left = Some(slot.offset());
+            } else if look_at(state, slot, look.renewing, &mut look.scratch) {
+                look.found += 1;
+            }
+        });
+        if let Some(offset) = left {
+            look.at = Walk { swap_type, offset };
+            return true;
+        }
+        look.at = match next {
+            Some(offset) => Walk { swap_type, offset },
+            None => Walk {
+                swap_type: swap_type + 1,
+                offset: 0,
+            },
+        };
+    }
+    false
+}
+
+/// A walk begins. Returns whether it is to try a new dictionary for anybody.
+fn begin_renewal(state: &State) -> bool {
+    let mut any = false;
+    let rcu = rcu::read_lock();
+    state.sandboxes.for_each(&rcu, |_, sandbox| {
+        any |= sandbox.is_behind() && sandbox.begin_renewal();
+    });
+    any
+}
+
+fn end_renewal(state: &State) {
+    let rcu = rcu::read_lock();
+    state
+        .sandboxes
+        .for_each(&rcu, |_, sandbox| sandbox.end_renewal());
+}
+
+/// What is done with an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// It is provisional: everything is tried.
+    Improve,
+    /// It, or the reference page that it names, was made without the group's dictionary: that is tried.
+    Renew,
+}
+
+impl Task {
+    /// The owner of the slot's entry if this is to be done with it.
+    fn owner(self, site: &Site<'_>, slot: Slot) -> Option<Owner> {
+        match self {
+            Self::Improve => engine::provisional(site, slot),
+            Self::Renew => engine::dated(site, slot),
+        }
+    }
+}
+
+/// Looks at a slot's entry again if that is wanted. Returns whether it was made better.
+fn look_at(state: &State, slot: Slot, renewing: bool, scratch: &mut Scratch) -> bool {
+    let improved = look_for(state, slot, Task::Improve, scratch);
+    improved || (renewing && look_for(state, slot, Task::Renew, scratch))
+}
+
+fn look_for(state: &State, slot: Slot, task: Task, scratch: &mut Scratch) -> bool {
+    let site = Site::new(state);
+    let Some((owner, cgroup_id)) = pin(state, &site, slot, task) else {
+        return false;
+    };
+    let start = Instant::<Monotonic>::now();
+    let payer = MemoryCgroup::of_cgroup(cgroup_id);
+    let made = payer.as_ref().and_then(|payer| {
+        let site = site.paid_by(payer, Need::Exchange);
+        let buffers = &mut *scratch.buffers;
+        let (page, work) = (&mut buffers.page, &mut buffers.work);
+        let (policy, zstd) = (state.policy(), &mut scratch.zstd);
+        match task {
+            Task::Improve => {
+                engine::improve(&site, &policy, owner, slot, page, work, zstd).map(Made::Improved)
+            }
+            Task::Renew => {
+                engine::renew(&site, &policy, owner, slot, page, work, zstd).map(Made::Renewed)
+            }
+        }
+    });
+    let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+    let rcu = rcu::read_lock();
+    // It is there: the pin keeps it.
+    if let Some(sandbox) = state.sandboxes.get(owner.index(), &rcu) {
+        for counters in [&state.counters, &sandbox.counters] {
+            counters.second_look_ns.add(ns);
+            if let Some(made) = &made {
+                note(counters, made);
+            }
+        }
+        // Last: from now on the sandbox may be reaped.
+        sandbox.entries.sub(1);
+    }
+    made.is_some()
+}
+
+/// What a look has led to.
+enum Made {
+    Improved(Improved),
+    Renewed(Renewed),
+}
+
+fn note(counters: &Counters, made: &Made) {
+    let parts = |improved: &Improved| {
+        (
+            (improved.from, improved.bytes_before),
+            (improved.representation, improved.bytes),
+        )
+    };
+    match made {
+        Made::Improved(improved) => {
+            let (before, now) = parts(improved);
+            counters.improved(before, now);
+        }
+        Made::Renewed(Renewed::Entry(improved)) => {
+            let (before, now) = parts(improved);
+            counters.renewed(before, now);
+        }
+        // Its payload is the group's, which is counted where it lies.
+        Made::Renewed(Renewed::Reference { .. }) => {}
+    }
+}
+
+/// Counts a look as an entry of the sandbox whose entry is at the slot, if it is to be looked at. Returns
+/// the sandbox's owner and cgroup.
+fn pin(state: &State, site: &Site<'_>, slot: Slot, task: Task) -> Option<(Owner, u64)> {
+    // Until the count is either kept or given back: the sandbox stays in memory.
+    let rcu = rcu::read_lock();
+    let owner = site.entry(slot, |descriptor| descriptor.owner())?;
+    let sandbox = state.sandboxes.get(owner.index(), &rcu)?;
+    if !is_wanted(sandbox) || (task == Task::Renew && !sandbox.is_behind()) {
+        return None;
+    }
+    if task.owner(site, slot) != Some(owner) {
+        return None;
+    }
+    sandbox.entries.add(1);
+    // Its number cannot have passed to another in between: this is still a reader of that table.
+    if task.owner(site, slot) == Some(owner) {
+        return Some((owner, sandbox.cgroup_id));
+    }
+    sandbox.entries.sub(1);
+    None
+}
