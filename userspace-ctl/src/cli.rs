@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::ranges::{self, RangeArgument};
 use agentzip_ctl::commands::{
-    arm, drain, limit, phase, restore, sandbox, status, template, template_add,
+    arm, dictionary, drain, limit, phase, restore, sandbox, status, template, template_add,
 };
 use agentzip_ctl::reclaim::Options;
 use agentzip_ctl::{Context, Limit, ObjectName, Paths, Signature};
@@ -73,6 +73,9 @@ enum Command {
     /// Attach, list and detach sandboxes: cgroups whose pages go to the store
     #[command(subcommand)]
     Sandbox(SandboxCommand),
+    /// Train, list and retire dictionaries: what a group's pages have in common, for zstd
+    #[command(subcommand, name = "dict")]
+    Dictionary(DictionaryCommand),
     /// Tell what the agent in a sandbox does; `waiting` also reclaims its memory
     ///
     /// `waiting`: the agent waits for the LLM. Its anonymous memory is reclaimed through
@@ -279,6 +282,46 @@ enum SandboxCommand {
     },
 }
 
+#[derive(Subcommand, Debug)]
+enum DictionaryCommand {
+    /// Make a dictionary of what a group has stored, and load it if it pays
+    ///
+    /// Takes pages of the group whose payloads are long, holds a fifth of them out, makes dictionaries of
+    /// 64, 128 and 256 KiB of the others (at most an eighth of these), and compresses the held-out
+    /// pages with each. Loads the one that saves most, its own memory counted, or none. It serves pages that
+    /// are stored or looked at again from then on; the former dictionary goes with the last page that needs it.
+    #[command(
+        after_help = "Examples:\n  agentzip dict train --sandbox agents/sb1 --dry-run\n  \
+        agentzip dict train --sandbox agents/sb1 --size 64K"
+    )]
+    Train {
+        /// Any sandbox of the group
+        #[arg(long, value_name = "CGROUP")]
+        sandbox: Selector,
+        /// Try only this size
+        #[arg(long, value_name = "BYTES", value_parser = bytes)]
+        size: Option<u64>,
+        /// Tell what pays, load nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// List the groups that have dictionaries
+    List,
+    /// Show the dictionaries of a group
+    Show {
+        /// Any sandbox of the group
+        #[arg(long, value_name = "CGROUP")]
+        sandbox: Selector,
+    },
+    /// Retire the dictionary of a group; it goes with the last page that needs it
+    #[command(after_help = "Example:\n  agentzip dict rm --sandbox agents/sb1")]
+    Rm {
+        /// Any sandbox of the group
+        #[arg(long, value_name = "CGROUP")]
+        sandbox: Selector,
+    },
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PhaseName {
     Running,
@@ -311,6 +354,7 @@ pub fn run() -> Result<ExitCode> {
         Command::Disarm => print.report(&arm::disarm(&context)?),
         Command::Template(command) => run_template(&context, print, command),
         Command::Sandbox(command) => run_sandbox(&context, print, command),
+        Command::Dictionary(command) => run_dictionary(&context, print, command),
         Command::Phase(args) => {
             let phase = match args.phase {
                 PhaseName::Running => Phase::Running,
@@ -364,6 +408,26 @@ fn run_template(context: &Context, print: Printer, command: TemplateCommand) -> 
         }
         TemplateCommand::List => print.report(&template::list(context)?),
         TemplateCommand::Rm { name } => print.report(&template::remove(context, &name)?),
+    }
+}
+
+fn run_dictionary(
+    context: &Context,
+    print: Printer,
+    command: DictionaryCommand,
+) -> Result<ExitCode> {
+    match command {
+        DictionaryCommand::Train {
+            sandbox,
+            size,
+            dry_run,
+        } => {
+            let request = dictionary::Request { size, dry_run };
+            print.report(&dictionary::train(context, &sandbox, &request)?)
+        }
+        DictionaryCommand::List => print.report(&dictionary::list(context)?),
+        DictionaryCommand::Show { sandbox } => print.report(&dictionary::show(context, &sandbox)?),
+        DictionaryCommand::Rm { sandbox } => print.report(&dictionary::remove(context, &sandbox)?),
     }
 }
 

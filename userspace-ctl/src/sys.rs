@@ -13,6 +13,8 @@ use std::path::Path;
 use agentzip_uapi as uapi;
 use rustix::ioctl::{ioctl, Ioctl, IoctlOutput, NoArg, Opcode};
 
+use crate::PAGE_SIZE;
+
 /// Most ranges that [`process_willneed`] takes (`UIO_MAXIOV`).
 pub const MAX_IOVEC: usize = 1024;
 
@@ -51,6 +53,10 @@ unsafe impl Command for uapi::SandboxDetach {
 // SAFETY: As above.
 unsafe impl Command for uapi::SandboxPhase {
     const OPCODE: u32 = uapi::SANDBOX_PHASE;
+}
+// SAFETY: As above.
+unsafe impl Command for uapi::DictionaryRetire {
+    const OPCODE: u32 = uapi::DICTIONARY_RETIRE;
 }
 // SAFETY: As above.
 unsafe impl Command for uapi::Drain {
@@ -164,6 +170,51 @@ pub fn sandbox_ranges(
     };
     // SAFETY: `SANDBOX_RANGES` reads one `SandboxRanges` and `nr_ranges` ranges at `ranges`, which is
     // a live slice of that length; it writes nothing.
+    unsafe { ioctl(device, command) }?;
+    Ok(())
+}
+
+/// Gives the group of a sandbox a dictionary; returns its number.
+///
+/// # Errors
+///
+/// The kernel's errno; `E2BIG` for more than [`uapi::MAX_DICTIONARY`] bytes.
+pub fn dictionary_add(device: BorrowedFd<'_>, cgroup_id: u64, content: &[u8]) -> io::Result<u32> {
+    let mut argument = uapi::DictionaryAdd {
+        cgroup_id,
+        content: content.as_ptr() as u64,
+        length: bounded(content.len(), uapi::MAX_DICTIONARY)?,
+        number: 0,
+    };
+    let command = Update {
+        opcode: uapi::DICTIONARY_ADD,
+        value: &mut argument,
+    };
+    // SAFETY: `DICTIONARY_ADD` reads and writes one `DictionaryAdd` and reads `length` bytes at
+    // `content`, which is a live slice of that length.
+    unsafe { ioctl(device, command) }?;
+    Ok(argument.number)
+}
+
+/// Fetches pages that the group of a sandbox has stored; sets `argument.buffer` and `.capacity` itself.
+/// The first `argument.pages` of `pages` are those.
+///
+/// # Errors
+///
+/// The kernel's errno; `E2BIG` for room for more than [`uapi::MAX_SAMPLES`].
+pub fn dictionary_samples(
+    device: BorrowedFd<'_>,
+    argument: &mut uapi::DictionarySamples,
+    pages: &mut [[u8; PAGE_SIZE as usize]],
+) -> io::Result<()> {
+    argument.buffer = pages.as_mut_ptr() as u64;
+    argument.capacity = bounded(pages.len(), uapi::MAX_SAMPLES)?;
+    let command = Update {
+        opcode: uapi::DICTIONARY_SAMPLES,
+        value: argument,
+    };
+    // SAFETY: `DICTIONARY_SAMPLES` reads and writes one `DictionarySamples` and writes at most
+    // `capacity` pages at `buffer`, which is a live, exclusively borrowed slice of that length.
     unsafe { ioctl(device, command) }?;
     Ok(())
 }

@@ -72,7 +72,15 @@ pub struct PageCounters {
     pub promoted: u64,
     /// Entries that loads ended since the start, as a bound was near.
     pub dropped: u64,
-    /// Nanoseconds spent in encoding.
+    /// Entries now that wait for a second look.
+    pub provisional: u64,
+    /// Entries that had it since the start.
+    pub second_look_pages: u64,
+    /// Payload bytes that it saved since the start.
+    pub second_look_bytes: u64,
+    /// Nanoseconds spent in it.
+    pub second_look_ns: u64,
+    /// Nanoseconds spent in encoding in reclaim.
     pub encode_ns: u64,
     /// Nanoseconds spent in decoding.
     pub decode_ns: u64,
@@ -114,6 +122,8 @@ pub struct Memory {
     pub scratch: u64,
     /// Sandbox and template objects.
     pub objects: u64,
+    /// Dictionaries of the groups, with zstd's tables.
+    pub dictionaries: u64,
     /// All of it.
     pub total: u64,
 }
@@ -179,6 +189,12 @@ pub struct Sandbox {
     pub group_reference_bytes: u64,
     /// Bytes of the content index of its group.
     pub group_sketch_bytes: u64,
+    /// Dictionaries of its group: the current one, and retired ones in use.
+    pub group_dictionaries: u64,
+    /// Bytes of those, with zstd's tables.
+    pub group_dictionary_bytes: u64,
+    /// Payloads that need the current one.
+    pub group_dictionary_users: u64,
     /// Ranges that say where its memory lies in the template.
     pub ranges: u64,
     /// Its pages.
@@ -270,6 +286,7 @@ impl Sysfs {
             template_index: field("template_index")?,
             scratch: field("scratch")?,
             objects: field("objects")?,
+            dictionaries: field("dictionaries")?,
             total: field("total")?,
         })
     }
@@ -403,6 +420,9 @@ fn sandbox(directory: &Path, cgroup_id: u64) -> Result<Sandbox> {
         group_references: number("group_references")?,
         group_reference_bytes: number("group_reference_bytes")?,
         group_sketch_bytes: number("group_sketch_bytes")?,
+        group_dictionaries: number("group_dictionaries")?,
+        group_dictionary_bytes: number("group_dictionary_bytes")?,
+        group_dictionary_users: number("group_dictionary_users")?,
         ranges: number("ranges")?,
         pages: page_counters(directory)?,
     })
@@ -436,6 +456,10 @@ fn page_counters(directory: &Path) -> Result<PageCounters> {
         dropped: number("dropped")?,
         encode_ns: number("encode_ns")?,
         decode_ns: number("decode_ns")?,
+        provisional: number("provisional")?,
+        second_look_pages: number("second_look_pages")?,
+        second_look_bytes: number("second_look_bytes")?,
+        second_look_ns: number("second_look_ns")?,
         representations,
     })
 }

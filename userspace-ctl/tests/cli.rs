@@ -207,10 +207,10 @@ fn no_such_process() {
 #[test]
 fn status_needs_no_device() {
     let trees = Trees::new();
-    assert!(prints(&trees, &["status"]).starts_with("AgentZip: armed, stores on; ABI 2"));
+    assert!(prints(&trees, &["status"]).starts_with("AgentZip: armed, stores on; ABI 3"));
     let json: serde_json::Value =
         serde_json::from_str(&prints(&trees, &["status", "--json"])).unwrap();
-    assert_eq!(json["module"]["abi_version"], 2);
+    assert_eq!(json["module"]["abi_version"], 3);
     assert_eq!(json["sandboxes"], serde_json::json!([]));
     assert_eq!(prints(&trees, &["--json", "template", "list"]), "[]\n");
 }

@@ -79,7 +79,7 @@ fn arm_and_disarm_explain_refusals() {
     state.abi_version.set(9);
     contains(
         &message(arm::arm(&context)),
-        &["version 9", "controller version 2"],
+        &["version 9", "controller version 3"],
     );
 }
 
@@ -521,7 +521,7 @@ fn status_as_text_and_as_json() {
     contains(
         &report.to_string(),
         &[
-            "AgentZip: armed, stores on; ABI 2",
+            "AgentZip: armed, stores on; ABI 3",
             "Store: 100 entries (400.0 KiB) in 8.0 KiB, ratio 50.0",
             "arenas            4.0 KiB   50.0%",
             "4.0 KiB of at most max in the first three",

@@ -102,6 +102,9 @@ mod tests {
                 group_references: 0,
                 group_reference_bytes: 0,
                 group_sketch_bytes: 0,
+                group_dictionaries: 0,
+                group_dictionary_bytes: 0,
+                group_dictionary_users: 0,
                 ranges: 0,
                 pages: PageCounters {
                     stores,

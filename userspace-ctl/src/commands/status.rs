@@ -57,6 +57,8 @@ pub struct Group {
     pub reference_bytes: u64,
     /// Bytes of the content index.
     pub sketch_bytes: u64,
+    /// Bytes of the dictionaries, with zstd's tables.
+    pub dictionary_bytes: u64,
 }
 
 /// Reads the module's statistics. Needs no privilege.
@@ -94,6 +96,7 @@ fn groups<'a>(sandboxes: impl Iterator<Item = &'a Sandbox>) -> Vec<Group> {
             references: sandbox.group_references,
             reference_bytes: sandbox.group_reference_bytes,
             sketch_bytes: sandbox.group_sketch_bytes,
+            dictionary_bytes: sandbox.group_dictionary_bytes,
         });
         group.sandboxes += 1;
     }
@@ -193,6 +196,20 @@ impl Report {
                 format!("{} ns each to decode", each(store.decode_ns, store.loads)),
             ),
             ("erased", store.erased, String::new()),
+            (
+                "looked at again",
+                store.second_look_pages,
+                format!(
+                    "{} ns each, {} saved",
+                    each(store.second_look_ns, store.second_look_pages),
+                    Bytes(store.second_look_bytes)
+                ),
+            ),
+            (
+                "provisional",
+                store.provisional,
+                "waiting for that".to_owned(),
+            ),
             ("template-backed", store.template_backed, String::new()),
             ("promoted", store.promoted, "to reference pages".to_owned()),
             (
@@ -231,6 +248,7 @@ impl Report {
             ("template indexes", memory.template_index),
             ("scratch", memory.scratch),
             ("objects", memory.objects),
+            ("dictionaries", memory.dictionaries),
             ("total", memory.total),
         ] {
             table.row([
@@ -275,6 +293,7 @@ impl Report {
             ">REFERENCES",
             ">BYTES",
             ">INDEX",
+            ">DICTIONARIES",
         ]);
         for group in &self.groups {
             table.row([
@@ -285,6 +304,7 @@ impl Report {
                 group.references.to_string(),
                 Bytes(group.reference_bytes).to_string(),
                 Bytes(group.sketch_bytes).to_string(),
+                Bytes(group.dictionary_bytes).to_string(),
             ]);
         }
         write!(f, "\nGroups\n{table}")

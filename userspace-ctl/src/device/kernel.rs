@@ -10,9 +10,12 @@ use std::path::PathBuf;
 
 use agentzip_uapi::{self as uapi, Name, Phase};
 
-use super::{Device, Failure, Info, NewSandbox, NewTemplate, Source, TemplatePages};
+use super::{Device, Failure, Info, NewSandbox, NewTemplate, Samples, Source, TemplatePages};
 use crate::error::{Error, Result};
-use crate::sys;
+use crate::{sys, PAGE_SIZE};
+
+/// Samples in one call: some ten milliseconds.
+const SAMPLES: usize = 2048;
 
 /// `/dev/agentzip`, opened by the first command.
 #[derive(Debug)]
@@ -172,6 +175,40 @@ impl Device for KernelDevice {
             reserved: 0,
         };
         Ok(sys::call(self.fd()?, &mut argument)?)
+    }
+
+    fn dictionary_add(&self, cgroup_id: u64, content: &[u8]) -> Result<u32, Failure> {
+        Ok(sys::dictionary_add(self.fd()?, cgroup_id, content)?)
+    }
+
+    fn dictionary_retire(&self, cgroup_id: u64) -> Result<u32, Failure> {
+        let mut argument = uapi::DictionaryRetire {
+            cgroup_id,
+            ..Default::default()
+        };
+        sys::call(self.fd()?, &mut argument)?;
+        Ok(argument.number)
+    }
+
+    fn dictionary_samples(
+        &self,
+        cgroup_id: u64,
+        least: u32,
+        cursor: u64,
+    ) -> Result<Samples, Failure> {
+        let mut argument = uapi::DictionarySamples {
+            cgroup_id,
+            least,
+            cursor,
+            ..Default::default()
+        };
+        let mut pages = vec![[0; PAGE_SIZE as usize]; SAMPLES];
+        sys::dictionary_samples(self.fd()?, &mut argument, &mut pages)?;
+        pages.truncate(argument.pages as usize);
+        Ok(Samples {
+            pages,
+            next: (argument.cursor != uapi::SAMPLES_END).then_some(argument.cursor),
+        })
     }
 
     fn drain(&self) -> Result<u64, Failure> {

@@ -12,7 +12,7 @@ use agentzip_uapi::{Name, Phase, Range, SandboxRange};
 pub use kernel::KernelDevice;
 
 use crate::error::Result;
-use crate::Signature;
+use crate::{Signature, PAGE_SIZE};
 
 /// State of the module, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,15 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Pages that a group has stored.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// The pages.
+    pub pages: Vec<[u8; PAGE_SIZE as usize]>,
+    /// Where to go on; `None` after the last page.
+    pub next: Option<u64>,
+}
+
 /// The commands of the module.
 pub trait Device {
     /// State of the module.
@@ -125,6 +134,18 @@ pub trait Device {
     fn sandbox_detach(&self, cgroup_id: u64) -> Result<u64, Failure>;
     /// Tells what the agent in the sandbox does.
     fn sandbox_phase(&self, cgroup_id: u64, phase: Phase) -> Result<(), Failure>;
+    /// Gives the group of a sandbox a dictionary; returns its number.
+    fn dictionary_add(&self, cgroup_id: u64, content: &[u8]) -> Result<u32, Failure>;
+    /// Retires the current dictionary of a sandbox's group; returns its number.
+    fn dictionary_retire(&self, cgroup_id: u64) -> Result<u32, Failure>;
+    /// Some of the pages that a sandbox's group has stored with payloads of at least `least` bytes. The
+    /// first call's cursor is 0.
+    fn dictionary_samples(
+        &self,
+        cgroup_id: u64,
+        least: u32,
+        cursor: u64,
+    ) -> Result<Samples, Failure>;
     /// Ends new stores of all sandboxes; returns how many entries are left.
     fn drain(&self) -> Result<u64, Failure>;
 }

@@ -14,13 +14,15 @@ use std::rc::Rc;
 
 use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::{ranges, sandbox, template_add};
-use agentzip_ctl::device::{Device, Failure, Info, NewSandbox, NewTemplate, Source, TemplatePages};
+use agentzip_ctl::device::{
+    Device, Failure, Info, NewSandbox, NewTemplate, Samples, Source, TemplatePages,
+};
 use agentzip_ctl::host::{Host, Process};
 use agentzip_ctl::{Context, Error, ObjectName, Paths, Signature};
 use agentzip_uapi::{Name, Phase, Range, Representation, SandboxRange, ABI_VERSION};
 
 /// Counters of `stats/` and of each sandbox, besides `entries` and the representations.
-const COUNTERS: [&str; 13] = [
+const COUNTERS: [&str; 17] = [
     "stores",
     "loads",
     "erased",
@@ -32,6 +34,10 @@ const COUNTERS: [&str; 13] = [
     "template_backed",
     "promoted",
     "dropped",
+    "provisional",
+    "second_look_pages",
+    "second_look_bytes",
+    "second_look_ns",
     "encode_ns",
     "decode_ns",
 ];
@@ -48,7 +54,7 @@ impl Trees {
             dir: tempfile::tempdir().unwrap(),
         };
         for (name, text) in [
-            ("sysfs/abi_version", "2\n"),
+            ("sysfs/abi_version", "3\n"),
             ("sysfs/armed", "1\n"),
             ("sysfs/enabled", "1\n"),
             ("sysfs/draining", "0\n"),
@@ -68,7 +74,7 @@ impl Trees {
             trees.write(name, text);
         }
         for part in "arenas references sketches table template_pages template_index scratch \
-                     objects total"
+                     objects dictionaries total"
             .split_ascii_whitespace()
         {
             trees.write(&format!("sysfs/stats/memory_{part}"), "0\n");
@@ -166,6 +172,9 @@ impl Trees {
             ("group_references", "7"),
             ("group_reference_bytes", "12288"),
             ("group_sketch_bytes", "8192"),
+            ("group_dictionaries", "2"),
+            ("group_dictionary_bytes", "300000"),
+            ("group_dictionary_users", "40"),
             ("ranges", "0"),
         ] {
             self.write(&format!("{directory}/{file}"), &format!("{value}\n"));
@@ -241,6 +250,10 @@ pub struct State {
     pub root: RefCell<PathBuf>,
     /// A process of this pid has exited.
     pub exited: Cell<i32>,
+    /// What `dictionary_samples` gives, 100 pages at a time.
+    pub samples: RefCell<Vec<Box<[u8; 4096]>>>,
+    /// The last dictionary that was added.
+    pub dictionary: RefCell<Vec<u8>>,
 }
 
 impl State {
@@ -357,6 +370,37 @@ impl Device for FakeDevice {
         self.0
             .log(format!("sandbox_phase {cgroup_id} {}", phase.name()));
         self.0.answer()
+    }
+
+    fn dictionary_add(&self, cgroup_id: u64, content: &[u8]) -> Result<u32, Failure> {
+        self.0.log(format!("dictionary_add {cgroup_id}"));
+        self.0.answer()?;
+        *self.0.dictionary.borrow_mut() = content.to_vec();
+        Ok(3)
+    }
+
+    fn dictionary_retire(&self, cgroup_id: u64) -> Result<u32, Failure> {
+        self.0.log(format!("dictionary_retire {cgroup_id}"));
+        self.0.answer()?;
+        Ok(3)
+    }
+
+    fn dictionary_samples(
+        &self,
+        cgroup_id: u64,
+        least: u32,
+        cursor: u64,
+    ) -> Result<Samples, Failure> {
+        self.0
+            .log(format!("dictionary_samples {cgroup_id} {least}"));
+        self.0.answer()?;
+        let samples = self.0.samples.borrow();
+        let first = cursor as usize;
+        let end = samples.len().min(first + 100);
+        Ok(Samples {
+            pages: samples[first..end].iter().map(|page| **page).collect(),
+            next: (end < samples.len()).then_some(end as u64),
+        })
     }
 
     fn drain(&self) -> Result<u64, Failure> {
