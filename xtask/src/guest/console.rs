@@ -15,6 +15,8 @@ use anyhow::{Context, Result};
 const SHOWN: &str = "@@ ";
 /// Begins the line that says how the guest's work ended.
 const VERDICT: &str = "@@ VERDICT ";
+/// Begins the line about a test that failed: its name, a colon, and why.
+const NOT_OK: &str = "not ok ";
 /// Printed by the guest's init when the kernel is up and the job begins.
 const STARTING: &str = "init: starting ";
 /// How many lines `last_lines` gives.
@@ -86,6 +88,26 @@ impl Verdict {
     }
 }
 
+/// A test of the suite that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Name of the test.
+    pub test: String,
+    /// Why it failed.
+    pub why: String,
+}
+
+impl Failure {
+    /// Parses `not ok NAME: WHY`, what follows [`SHOWN`].
+    fn parse(text: &str) -> Option<Self> {
+        let (test, why) = text.strip_prefix(NOT_OK)?.split_once(": ")?;
+        Some(Self {
+            test: test.to_owned(),
+            why: why.to_owned(),
+        })
+    }
+}
+
 /// One serial port: QEMU's file and the line that is not complete yet.
 struct Port {
     path: PathBuf,
@@ -135,6 +157,7 @@ pub struct Console {
     code: Option<String>,
     started: bool,
     verdicts: Vec<Verdict>,
+    failures: Vec<Failure>,
 }
 
 impl Console {
@@ -151,6 +174,7 @@ impl Console {
             code: None,
             started: false,
             verdicts: Vec::new(),
+            failures: Vec::new(),
         })
     }
 
@@ -186,6 +210,7 @@ impl Console {
                 self.verdicts.push(verdict);
             } else if let Some(text) = line.strip_prefix(SHOWN) {
                 println!("  {text}");
+                self.failures.extend(Failure::parse(text));
             } else if self.show_all {
                 println!("{line}");
             }
@@ -240,6 +265,11 @@ impl Console {
     /// The verdict lines so far.
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
+    }
+
+    /// The tests that failed so far.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
     }
 
     /// The newest lines of both ports.
@@ -300,6 +330,14 @@ mod tests {
             })
         );
         assert_eq!(Verdict::parse("@@ ok 1"), None);
+    }
+
+    #[test]
+    fn failed_tests() {
+        let failure = Failure::parse("not ok zswap.huge_page: only 3: too few").unwrap();
+        assert_eq!(failure.test, "zswap.huge_page");
+        assert_eq!(failure.why, "only 3: too few");
+        assert_eq!(Failure::parse("suite: 3 passed, 1 failed"), None);
     }
 
     #[test]
@@ -367,6 +405,7 @@ mod tests {
         assert!(console.verdicts().is_empty());
         port.write_all(b"ss 3 0\r\n").unwrap();
         console.poll().unwrap();
+        assert!(console.failures().is_empty());
         assert_eq!(
             console.verdicts(),
             [Verdict {

@@ -18,6 +18,7 @@ use crate::kernel::Kernel;
 use crate::setup::Cache;
 use crate::{paths, progress};
 use console::Console;
+pub use console::Failure;
 
 /// What a guest runs and how long it may take.
 pub struct Guest<'a> {
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub passed: u32,
     /// Checks failed.
     pub failed: u32,
+    /// The tests of the suite among them.
+    pub failures: Vec<Failure>,
     /// Files that the guest handed out.
     pub report: PathBuf,
     /// From the start of QEMU to its end.
@@ -134,6 +137,7 @@ impl Guest<'_> {
                 return Ok(Attempt::Done(Outcome {
                     passed: verdict.passed,
                     failed: verdict.failed,
+                    failures: console.failures().to_vec(),
                     report: payload::unpack_report(&disks, &dir)?,
                     elapsed,
                 }));
