@@ -55,6 +55,14 @@ pub fn all(cache: &Cache, filter: Option<&str>, total: &mut Total) {
     }
 }
 
+/// Whether all patches fit the module as it is.
+pub fn all_fit() -> Result<()> {
+    ALL.iter().try_for_each(|wrong| {
+        let check = ["apply", "--check"];
+        wrong.patch(Command::new("git").args(check).current_dir(paths::repo()))
+    })
+}
+
 impl Wrong {
     fn is_caught(&self, cache: &Cache) -> Result<()> {
         let dir = paths::target().join("wrong").join(self.name);
@@ -107,14 +115,20 @@ impl Wrong {
                 .arg(paths::in_repo(from))
                 .arg(into))?;
         }
-        let patch = format!("qemu-test/debug-kernel/wrong/{}.patch", self.name);
         // Outside of any repository for git: paths are those of the copy.
-        run(Command::new("git")
-            .arg("apply")
-            .arg(paths::in_repo(&patch))
-            .current_dir(to)
-            .env("GIT_CEILING_DIRECTORIES", to.parent().unwrap_or(to)))
-        .with_context(|| format!("{patch} does not fit the module any more"))
+        self.patch(
+            Command::new("git")
+                .arg("apply")
+                .current_dir(to)
+                .env("GIT_CEILING_DIRECTORIES", to.parent().unwrap_or(to)),
+        )
+    }
+
+    /// Gives the patch to a command.
+    fn patch(&self, git: &mut Command) -> Result<()> {
+        let patch = format!("qemu-test/debug-kernel/wrong/{}.patch", self.name);
+        run(git.arg(paths::in_repo(&patch)))
+            .with_context(|| format!("{patch} does not fit the module any more"))
     }
 }
 

@@ -8,6 +8,7 @@ mod pages;
 mod report;
 mod saved;
 mod scenario;
+mod waiting;
 mod zygote;
 
 use std::path::{Path, PathBuf};

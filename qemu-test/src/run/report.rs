@@ -11,6 +11,7 @@ use super::backend::{Configuration, Representation};
 use super::memory::Sample;
 use super::saved::StoresSaved;
 use super::scenario::{mebibytes, Outcome, Scenario};
+use super::waiting::SecondLook;
 use crate::verdict::Tally;
 
 /// AgentZip's ratio over that of zswap with zstd that the demo demands.
@@ -87,6 +88,8 @@ struct Run {
     samples: Vec<Sample>,
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "by_name")]
     representations: Vec<Representation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second_look: Option<SecondLook>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stores_saved: Option<StoresSaved>,
     #[serde(skip_serializing_if = "std::collections::BTreeMap::is_empty")]
@@ -177,6 +180,7 @@ impl Run {
             seconds: outcome.seconds,
             samples: outcome.samples,
             representations: outcome.representations,
+            second_look: outcome.second_look,
             stores_saved: outcome.stores_saved,
             counters: outcome.counters,
             left_behind: outcome.left_behind,
@@ -405,6 +409,16 @@ impl Report {
             "bytes: payloads in the sandboxes' arenas; {:.2} MiB of the pool are reference pages, which siblings share",
             mebibytes(self.runs.agentzip.shared_bytes as f64)
         ));
+        if let Some(look) = &self.runs.agentzip.second_look {
+            line(format!(
+                "second look: {} pages, {} left, in {:.0} CPU seconds (stores and loads: {:.0}); a wait lasts until it is done: {} s",
+                look.pages,
+                look.pages_left,
+                look.cpu_seconds,
+                look.store_and_load_cpu_seconds,
+                list(&look.wait_seconds),
+            ));
+        }
         if let Some(saved) = &self.runs.agentzip.stores_saved {
             line(format!(
                 "{} pages reclaimed, {} stored; {} unchanged since they were loaded, so {:.0}% of the stores were saved",
@@ -452,6 +466,12 @@ fn read(path: &str) -> Result<String> {
     Ok(super::cgroup::read(Path::new(path))?.trim().to_owned())
 }
 
+/// Whole seconds, side by side.
+fn list(seconds: &[f64]) -> String {
+    let seconds: Vec<String> = seconds.iter().map(|s| format!("{s:.0}")).collect();
+    seconds.join(", ")
+}
+
 /// What runs the guest, from the kernel command line.
 fn accel() -> Result<String> {
     let cmdline = read("/proc/cmdline")?;
@@ -488,6 +508,7 @@ mod tests {
                     fresh: 4096,
                 }],
                 representations: Vec::new(),
+                second_look: None,
                 stores_saved: None,
                 counters: [("load_errors".to_owned(), 0)].into(),
                 left_behind: Vec::new(),

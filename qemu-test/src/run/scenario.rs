@@ -15,6 +15,7 @@ use super::cgroup::{Cgroup, Evicted};
 use super::memory::{self, Machine, Sample};
 use super::pages::{self, Contents, Shares};
 use super::saved::StoresSaved;
+use super::waiting::SecondLook;
 use super::zygote::{Sandbox, Zygote};
 
 /// Turns after which the first wait is over: samples from here on count.
@@ -77,6 +78,8 @@ pub struct Outcome {
     pub shares: Vec<Shares>,
     /// How pages are stored at the last wait; AgentZip only.
     pub representations: Vec<Representation>,
+    /// What the waits were used for; AgentZip only.
+    pub second_look: Option<SecondLook>,
     /// Stores that were not needed until then; AgentZip only.
     pub stores_saved: Option<StoresSaved>,
     /// The module's counters after the last turn; AgentZip only.
@@ -151,6 +154,7 @@ impl Scenario {
             page_mismatches: 0,
             shares: Vec::new(),
             representations: Vec::new(),
+            second_look: (configuration == Configuration::Agentzip).then(SecondLook::default),
             stores_saved: None,
             counters: Default::default(),
             left_behind: Vec::new(),
@@ -176,6 +180,9 @@ impl Scenario {
             let begin = Instant::now();
             self.reclaim(&backend, &mut sandboxes, &cgroups)?;
             outcome.reclaim_seconds.push(begin.elapsed().as_secs_f64());
+            if let Some(second_look) = &mut outcome.second_look {
+                second_look.wait(&backend, name)?;
+            }
             let now = Machine::settled()?;
             let store = backend.occupied(&base, &now)?;
             let template = template_bytes(zygote)? - template_base;

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use agentzip_uapi as uapi;
 use anyhow::{ensure, Context, Result};
@@ -136,16 +137,19 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
             "memory_{field} is {all}, the only sandbox's part {own}"
         );
     }
-    let total = global.get("memory_total")?;
-    let sum = global.sum("memory_") - total;
-    ensure!(sum == total, "memory_total {total}, sum of the parts {sum}");
+    // The worker may add to an index or compact between two readings.
+    host::wait_until(
+        "memory_total, its parts and STATS agree",
+        Duration::from_secs(10),
+        || {
+            let global = Counters::global()?;
+            let total = global.get("memory_total")?;
+            let stats = ctx.device().stats(0)?;
+            Ok(global.sum("memory_") - total == total && stats.memory.total() == total)
+        },
+    )?;
 
     let stats = ctx.device().stats(0)?;
-    ensure!(
-        stats.memory.total() == total,
-        "STATS says {:?}",
-        stats.memory
-    );
     ensure!(stats.page.stores == global.get("stores")?, "STATS: stores");
     let stats = ctx.device().stats(world.sandbox.id)?;
     ensure!(
@@ -276,13 +280,16 @@ fn unknown_command(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Commands that take a structure.
-const WITH_ARGUMENT: [u32; 8] = [
+const WITH_ARGUMENT: [u32; 11] = [
     uapi::INFO,
     uapi::TEMPLATE_ADD,
     uapi::TEMPLATE_REMOVE,
     uapi::SANDBOX_ATTACH,
     uapi::SANDBOX_DETACH,
     uapi::SANDBOX_PHASE,
+    uapi::DICTIONARY_ADD,
+    uapi::DICTIONARY_RETIRE,
+    uapi::DICTIONARY_SAMPLES,
     uapi::STATS,
     uapi::DRAIN,
 ];
@@ -542,6 +549,9 @@ fn random_calls(ctx: &mut Ctx) -> Result<()> {
         uapi::SANDBOX_ATTACH,
         uapi::SANDBOX_DETACH,
         uapi::SANDBOX_PHASE,
+        uapi::DICTIONARY_ADD,
+        uapi::DICTIONARY_RETIRE,
+        uapi::DICTIONARY_SAMPLES,
         uapi::STATS,
     ];
     for _ in 0..3000 {

@@ -88,7 +88,7 @@ fn only_tagged(ctx: &mut Ctx) -> Result<()> {
     page_out(&other, &stranger, &region)?;
     let stores = before.grown("stores")?;
     ensure!(stores == 0, "{stores} pages of another cgroup were stored");
-    let to_disk = other.stat("pswpout")?;
+    let to_disk = other.stat_reaches("pswpout", 256)?;
     ensure!(
         to_disk >= 256,
         "only {to_disk} pages of the other cgroup went to disk"
@@ -176,7 +176,8 @@ fn same_slot_became_zero(ctx: &mut Ctx) -> Result<()> {
     let zero = |i: usize| (i % 4 < 2).then_some(Spec::ZERO);
     world.puppet.write(&mut world.region, zero)?;
     world.page_out()?;
-    let zeros = world.sandbox.cgroup.stat("swpout_zero")? - zero_before;
+    let cgroup = &world.sandbox.cgroup;
+    let zeros = cgroup.stat_reaches("swpout_zero", zero_before + 100)? - zero_before;
     ensure!(zeros >= 100, "only {zeros} pages were marked as zero");
     let same = |now: &[Option<u64>]| now.iter().zip(&slots).filter(|(a, b)| a == b).count();
     let kept = same(&world.puppet.slots(&world.region)?);
@@ -202,7 +203,7 @@ fn declined_goes_to_disk(ctx: &mut Ctx) -> Result<()> {
     world.page_out()?;
     let declined = before.grown("declined_incompressible")?;
     ensure!(declined >= 256, "{declined} of 256 pages declined");
-    let to_disk = world.sandbox.cgroup.stat("pswpout")?;
+    let to_disk = world.sandbox.cgroup.stat_reaches("pswpout", 256)?;
     ensure!(
         to_disk >= 256,
         "{to_disk} of 256 declined pages went to disk"
@@ -356,7 +357,7 @@ fn enabled_switch(ctx: &mut Ctx) -> Result<()> {
     world.page_out()?;
     let stores = before.grown("stores")?;
     ensure!(stores == 0, "{stores} stores while switched off");
-    let to_disk = world.sandbox.cgroup.stat("pswpout")?;
+    let to_disk = world.sandbox.cgroup.stat_reaches("pswpout", 256)?;
     ensure!(to_disk >= 256, "{to_disk} of 256 pages went to disk");
     world.check()?;
     let bad = std::fs::write(module::sysfs("enabled"), "2");

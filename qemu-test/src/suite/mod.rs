@@ -8,6 +8,7 @@
 
 mod abi;
 mod attach;
+mod dictionary;
 mod fixture;
 mod group;
 mod hooks;
@@ -18,6 +19,7 @@ mod leak;
 mod lifetime;
 mod overhead;
 mod runner;
+mod second_look;
 mod store;
 mod sys;
 mod template;
@@ -64,6 +66,8 @@ fn table(debug: bool) -> Vec<Test> {
         template::TESTS,
         store::TESTS,
         group::TESTS,
+        second_look::TESTS,
+        dictionary::TESTS,
         template_file::TESTS,
         tracing::TESTS,
         zswap::TESTS,

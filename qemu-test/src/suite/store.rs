@@ -141,7 +141,7 @@ fn bounded(world: &mut World, file: &str, in_use: impl Fn() -> Result<u64>) -> R
     );
     let used = in_use()?;
     ensure!(used <= bound, "{used} bytes in use, {bound} allowed");
-    let to_disk = world.sandbox.cgroup.stat("pswpout")?;
+    let to_disk = world.sandbox.cgroup.stat_reaches("pswpout", full)?;
     ensure!(to_disk >= full, "{to_disk} of {full} pages went to disk");
     let before = world.sandbox.counters()?;
     world.check()?;

@@ -172,6 +172,12 @@ unsafe impl Plain for agentzip_uapi::SandboxDetach {}
 // SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::SandboxPhase {}
 // SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::DictionaryAdd {}
+// SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::DictionaryRetire {}
+// SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::DictionarySamples {}
+// SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::Stats {}
 // SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::Drain {}

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{ensure, Context, Result};
 
+use super::super::dictionary::{add, dictionary, retire, sample};
 use super::super::fixture::module;
 use super::super::fixture::page::{Kind, Spec};
 use super::super::fixture::puppet::{Family, Region};
@@ -14,7 +15,7 @@ use super::super::fixture::{cgroup, clean_module, host, Ctx};
 use super::super::template_file::calls::{add_part, range, set_ranges, NONE};
 use super::super::template_file::held::memfd_written_by;
 use super::super::template_file::restored::{disk_file, Restored};
-use super::{Search, Which};
+use super::{Search, Which, PATIENCE};
 
 fn no_template() -> Result<()> {
     ensure!(module::list("templates")?.is_empty(), "a template is left");
@@ -72,6 +73,40 @@ pub fn templates_and_sandboxes(ctx: &Ctx, search: &mut Search) -> Result<()> {
         cgroup::remove_tree(cgroup.path())?;
     }
     clean_module(device)
+}
+
+/// Dictionaries come, and do not come; samples for them are taken, or not.
+pub fn dictionaries(ctx: &mut Ctx, search: &mut Search) -> Result<()> {
+    let mut world = ctx.world_without_swap(16)?;
+    let id = world.sandbox.id;
+    let content = dictionary();
+    search.each_call(
+        "dictionary add",
+        Which::All,
+        &[],
+        || add(ctx, id, &content),
+        |_| Ok(retire(ctx, id).map(drop)?),
+        || {
+            host::wait_until("no dictionary should be left", PATIENCE, || {
+                Ok(module::value("stats/memory_dictionaries")? == 0)
+            })
+        },
+    )?;
+    world.store_mixed(1)?;
+    search.each_call(
+        "dictionary samples",
+        Which::All,
+        &[],
+        || sample(ctx, id, 16, 0),
+        |_| Ok(()),
+        || Ok(()),
+    )?;
+    world.check()?;
+    for cgroup in [&world.sandbox.cgroup, &world.template.cgroup] {
+        cgroup::remove_tree(cgroup.path())?;
+    }
+    module::wait_entries(0)?;
+    clean_module(ctx.device())
 }
 
 /// Templates come from files, and do not come. Then ranges of a sandbox.

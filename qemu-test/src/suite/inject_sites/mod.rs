@@ -172,6 +172,7 @@ fn every_site(ctx: &mut Ctx) -> Result<()> {
     reclaim::stores(ctx, &mut search)?;
     reclaim::worker(ctx, &mut search)?;
     calls::files(ctx, &mut search)?;
+    calls::dictionaries(ctx, &mut search)?;
     lifecycle::arming(ctx, &mut search)?;
     lifecycle::loading(ctx, &mut search)?;
     search.finish()
