@@ -15,7 +15,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define AGENTZIP_ABI_VERSION	2
+#define AGENTZIP_ABI_VERSION	3
 #define AGENTZIP_IOC_MAGIC	0xA2
 
 /* Longest name in bytes, and the size of a name field. */
@@ -27,6 +27,16 @@
 
 /* Most ranges in one AGENTZIP_SANDBOX_RANGES. */
 #define AGENTZIP_MAX_SANDBOX_RANGES	1024
+
+/* Least and most bytes of a dictionary. */
+#define AGENTZIP_MIN_DICTIONARY	256
+#define AGENTZIP_MAX_DICTIONARY	1048576
+
+/* Most pages in one AGENTZIP_DICTIONARY_SAMPLES. */
+#define AGENTZIP_MAX_SAMPLES	16384
+
+/* The cursor of AGENTZIP_DICTIONARY_SAMPLES after the last page. */
+#define AGENTZIP_SAMPLES_END	0xffffffffffffffff
 
 /* Size of a signature field: a fingerprint that user space computes, or zeros. */
 #define AGENTZIP_SIGNATURE_LEN	32
@@ -57,6 +67,7 @@ enum agentzip_representation {
 	AGENTZIP_REPRESENTATION_DELTA_ZSTD	= 3,	/* the same, compressed with zstd */
 	AGENTZIP_REPRESENTATION_ZSTD		= 4,	/* the page by itself, zstd */
 	AGENTZIP_REPRESENTATION_PREFIX		= 5,	/* zstd, a base before it */
+	AGENTZIP_REPRESENTATION_DICT		= 6,	/* zstd, a dictionary of the group */
 };
 
 /*
@@ -154,6 +165,29 @@ struct agentzip_sandbox_phase {
 	__u32 reserved;		/* in: 0 */
 };
 
+struct agentzip_dictionary_add {
+	__u64 cgroup_id;	/* in: any sandbox of the group */
+	__u64 content;		/* in: address of the dictionary, in zstd's format */
+	__u32 length;		/* in: AGENTZIP_MIN_DICTIONARY to AGENTZIP_MAX_DICTIONARY */
+	__u32 number;		/* out: its number in the group */
+};
+
+struct agentzip_dictionary_retire {
+	__u64 cgroup_id;	/* in: any sandbox of the group */
+	__u32 number;		/* out: number of the dictionary */
+	__u32 reserved;		/* in: 0 */
+};
+
+struct agentzip_dictionary_samples {
+	__u64 cgroup_id;	/* in: any sandbox of the group */
+	__u64 buffer;		/* in: address of room for the pages */
+	__u32 capacity;		/* in: how many fit, 1 to AGENTZIP_MAX_SAMPLES */
+	__u32 least;		/* in: least bytes of a page's payload */
+	__u64 cursor;		/* in: 0, or of the call before; out: for the next */
+	__u32 pages;		/* out: pages written */
+	__u32 reserved;		/* in: 0 */
+};
+
 /* Counters of a sandbox or of the whole store; see sysfs-kernel-agentzip. */
 struct agentzip_page_stats {
 	__u64 pages[AGENTZIP_REPRESENTATION_SLOTS];
@@ -169,6 +203,10 @@ struct agentzip_page_stats {
 	__u64 template_backed;
 	__u64 promoted;
 	__u64 dropped;
+	__u64 provisional;
+	__u64 second_look_pages;
+	__u64 second_look_bytes;
+	__u64 second_look_ns;
 	__u64 encode_ns;
 	__u64 decode_ns;
 };
@@ -183,6 +221,7 @@ struct agentzip_memory_stats {
 	__u64 template_index;
 	__u64 scratch;
 	__u64 objects;
+	__u64 dictionaries;
 };
 
 struct agentzip_stats {
@@ -207,6 +246,9 @@ struct agentzip_drain {
 #define AGENTZIP_SANDBOX_RANGES	_IOW(AGENTZIP_IOC_MAGIC, 0x23, struct agentzip_sandbox_ranges)
 #define AGENTZIP_SANDBOX_DETACH	_IOWR(AGENTZIP_IOC_MAGIC, 0x21, struct agentzip_sandbox_detach)
 #define AGENTZIP_SANDBOX_PHASE	_IOW(AGENTZIP_IOC_MAGIC, 0x22, struct agentzip_sandbox_phase)
+#define AGENTZIP_DICTIONARY_ADD	_IOWR(AGENTZIP_IOC_MAGIC, 0x28, struct agentzip_dictionary_add)
+#define AGENTZIP_DICTIONARY_RETIRE	_IOWR(AGENTZIP_IOC_MAGIC, 0x29, struct agentzip_dictionary_retire)
+#define AGENTZIP_DICTIONARY_SAMPLES	_IOWR(AGENTZIP_IOC_MAGIC, 0x2a, struct agentzip_dictionary_samples)
 #define AGENTZIP_STATS		_IOWR(AGENTZIP_IOC_MAGIC, 0x30, struct agentzip_stats)
 #define AGENTZIP_DRAIN		_IOR(AGENTZIP_IOC_MAGIC, 0x31, struct agentzip_drain)
 
