@@ -129,9 +129,15 @@ pub fn bench(words: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the corpus of these parameters is or will be. The root's folder must be known.
+/// Where the corpus of these parameters is or will be. The root's folder must be known: its name says
+/// how it was made.
 pub fn folder(cache: &Cache, sandboxes: u32, seed: u64) -> Result<PathBuf> {
-    let mut recipe = format!("{}\n{sandboxes}\n{seed}\n", cache.corpusroot.display()).into_bytes();
+    let root = cache
+        .corpusroot
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let mut recipe = format!("{root}\n{sandboxes}\n{seed}\n").into_bytes();
     let mut files = vec![paths::in_repo(
         "rust/density/src/bin/agentzip-corpus/scenario.rs",
     )];
