@@ -8,7 +8,7 @@ use super::{delta, words, Backend, Page, Scratch, PAGE_SIZE};
 /// Decodes a payload that an [`Encoder`](super::Encoder) finished.
 ///
 /// `payload` is all of it, padding included. `base` is the page that [`header`](super::header) says
-/// it needs, if it needs one. The checksum of the page is always checked.
+/// it needs, if it needs one. The checksum of the page is checked.
 ///
 /// # Errors
 ///
@@ -20,6 +20,23 @@ pub fn decode<B: Backend>(
     backend: &mut B,
     out: &mut Page,
 ) -> Result<Representation, DecodeError> {
+    let header = decode_unchecked(payload, base, scratch, backend, out)?;
+    check(&header, backend, out)
+}
+
+/// Decodes as [`decode`] does, without a look at the checksum: for a page that is only the base of another
+/// one, whose own checksum is then checked.
+///
+/// # Errors
+///
+/// As for [`decode`], but that wrong bytes may pass.
+pub fn decode_unchecked<B: Backend>(
+    payload: &[u8],
+    base: Option<&Page>,
+    scratch: &mut Scratch,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Header, DecodeError> {
     let (header, format) = parse(payload)?;
     let body = body(payload, &header)?;
     match format {
@@ -27,17 +44,12 @@ pub fn decode<B: Backend>(
             let word = <[u8; 8]>::try_from(body).map_err(|_| DecodeError::Truncated)?;
             words::fill(out, u64::from_le_bytes(word));
         }
-        Format::DeltaTemplate | Format::DeltaReference => {
+        Format::DeltaTemplate
+        | Format::DeltaReference
+        | Format::DeltaZstdTemplate
+        | Format::DeltaZstdReference => {
             *out = *base.ok_or(DecodeError::NoBase)?;
-            delta::apply_joined(body, out).ok_or(DecodeError::Delta)?;
-        }
-        Format::DeltaZstdTemplate | Format::DeltaZstdReference => {
-            *out = *base.ok_or(DecodeError::NoBase)?;
-            let stream = backend
-                .decompress(&[], body, &mut scratch.stream)
-                .and_then(|len| scratch.stream.get(..len))
-                .ok_or(DecodeError::Zstd)?;
-            delta::apply_split(stream, out).ok_or(DecodeError::Delta)?;
+            change(format, body, scratch, backend, out)?;
         }
         Format::PrefixTemplate | Format::PrefixReference => {
             let base = base.ok_or(DecodeError::NoBase)?;
@@ -46,10 +58,50 @@ pub fn decode<B: Backend>(
         Format::Zstd => whole(backend.decompress(&[], body, out))?,
         Format::Dict => return Err(DecodeError::NoDictionary),
     }
-    check(&header, backend, out)
+    Ok(header)
 }
 
-/// Decodes a payload that needs a [dictionary](Header::dictionary).
+/// Decodes a payload of changed words ([`Representation::Delta`] or [`Representation::DeltaZstd`]) into
+/// `page`, which holds its base. The checksum is checked.
+///
+/// # Errors
+///
+/// Any [`DecodeError`], [`DecodeError::NoBase`] for another representation. `page` then holds arbitrary
+/// bytes that nobody may see.
+pub fn decode_onto<B: Backend>(
+    payload: &[u8],
+    scratch: &mut Scratch,
+    backend: &mut B,
+    page: &mut Page,
+) -> Result<Representation, DecodeError> {
+    let (header, format) = parse(payload)?;
+    change(format, body(payload, &header)?, scratch, backend, page)?;
+    check(&header, backend, page)
+}
+
+/// Changes the words of a page as the body of a format says.
+fn change<B: Backend>(
+    format: Format,
+    body: &[u8],
+    scratch: &mut Scratch,
+    backend: &mut B,
+    page: &mut Page,
+) -> Result<(), DecodeError> {
+    match format {
+        Format::DeltaTemplate | Format::DeltaReference => delta::apply_joined(body, page),
+        Format::DeltaZstdTemplate | Format::DeltaZstdReference => {
+            let stream = backend
+                .decompress(&[], body, &mut scratch.stream)
+                .and_then(|len| scratch.stream.get(..len))
+                .ok_or(DecodeError::Zstd)?;
+            delta::apply_split(stream, page)
+        }
+        _ => return Err(DecodeError::NoBase),
+    }
+    .ok_or(DecodeError::Delta)
+}
+
+/// Decodes a payload that needs a [dictionary](Header::dictionary). The checksum of the page is checked.
 ///
 /// # Errors
 ///
@@ -60,13 +112,28 @@ pub fn decode_dictionary<B: Backend>(
     backend: &mut B,
     out: &mut Page,
 ) -> Result<Representation, DecodeError> {
+    let header = decode_dictionary_unchecked(payload, dictionary, backend, out)?;
+    check(&header, backend, out)
+}
+
+/// Decodes as [`decode_dictionary`] does, for what [`decode_unchecked`] is for.
+///
+/// # Errors
+///
+/// As for [`decode_unchecked`].
+pub fn decode_dictionary_unchecked<B: Backend>(
+    payload: &[u8],
+    dictionary: &B::Dictionary,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<Header, DecodeError> {
     let (header, format) = parse(payload)?;
     if format != Format::Dict {
         return Err(DecodeError::Header);
     }
     let body = body(payload, &header)?;
     whole(backend.decompress_with(dictionary, body, out))?;
-    check(&header, backend, out)
+    Ok(header)
 }
 
 fn check<B: Backend>(

@@ -30,7 +30,10 @@ mod sketch;
 mod words;
 pub mod zstd;
 
-pub use self::decode::{check_ref, decode, decode_dictionary, decode_fill, decode_ref};
+pub use self::decode::{
+    check_ref, decode, decode_dictionary, decode_fill, decode_onto, decode_ref,
+};
+pub use self::decode::{decode_dictionary_unchecked, decode_unchecked};
 pub use self::encode::{encode, Encoded, Encoder, Limits, Tried};
 pub use self::payload::{
     header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAYLOAD_VERSION, UNIT,

@@ -15,8 +15,9 @@ mod scheduler;
 #[allow(dead_code, reason = "as above")]
 mod world;
 
-use agentzip_codec::{Page, Representation};
-use agentzip_store::{Arena, Released};
+use agentzip_codec::{DecodeError, Page, Representation};
+use agentzip_store::engine::LoadError;
+use agentzip_store::{Arena, Released, UNIT_BYTES};
 use std::sync::atomic::Ordering::Relaxed;
 use world::World;
 
@@ -153,5 +154,45 @@ fn a_page_of_the_template_uses_no_similar_sibling() {
     world.store(0, 0, 100, &half).unwrap();
     let how = world.store(1, 1, 100, &template).unwrap();
     assert_eq!(how, Representation::Ref);
+    world.finish();
+}
+
+/// Whatever byte of a reference page changes, what is based on it comes back right or not at all, though
+/// no load of that looks at the reference page's own checksum.
+#[test]
+fn a_damaged_reference_page_never_gives_a_wrong_page() {
+    let world = World::new(Vec::new());
+    let first = text(1);
+    // Few changed words, moved bytes, and few changed words in a page that has moved bytes itself.
+    let second = changed(&first, 97, 1);
+    let mut third = first;
+    third.rotate_right(100);
+    let pages = [first, second, third, changed(&third, 101, 1)];
+    for (number, page) in pages.iter().enumerate() {
+        let index = [100, 100, 200, 200][number];
+        world.store(number as u16, number, index, page).unwrap();
+    }
+    let how: Vec<_> = (0..4).map(|number| world.check(number)).collect();
+    assert_eq!(world.references(), 2, "{how:?}");
+    let mut checksums = [0; 4];
+    for id in 0..2 {
+        for unit in world.reference(id).unwrap().chunks_exact(UNIT_BYTES) {
+            let unit: [u8; UNIT_BYTES] = unit.try_into().unwrap();
+            for at in 0..UNIT_BYTES {
+                let mut bad = unit;
+                bad[at] ^= 0x24;
+                assert_ne!(world.memory.damage(&unit, at, 0x24), 0, "{id} {at}");
+                for (number, expected) in pages.iter().enumerate() {
+                    match world.try_load(number) {
+                        Ok(page) => assert!(page == *expected, "slot {number}: a wrong page"),
+                        Err(LoadError::Decode(DecodeError::Checksum)) => checksums[number] += 1,
+                        Err(_) => {}
+                    }
+                }
+                assert_ne!(world.memory.damage(&bad, at, 0x24), 0, "{id} {at}");
+            }
+        }
+    }
+    assert!(checksums.iter().all(|&n| n > 0), "{checksums:?}");
     world.finish();
 }

@@ -8,8 +8,8 @@ pub mod pages;
 
 use agentzip_codec::host::Host;
 use agentzip_codec::{
-    decode, encode, header, Base, BaseId, DecodeError, Encoded, Encoder, Level, Limits, Page,
-    Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
+    decode, decode_onto, decode_unchecked, encode, header, Base, BaseId, DecodeError, Encoded,
+    Encoder, Level, Limits, Page, Representation, Scratch, MAX_PAYLOAD, PAGE_SIZE,
 };
 
 /// Everything is tried, fast.
@@ -86,7 +86,8 @@ impl Bench {
         Some(self.out[..len].to_vec())
     }
 
-    /// Decodes into `page`, with the base that the payload names if it is among these.
+    /// Decodes into `page`, with the base that the payload names if it is among these; in the other ways,
+    /// too, which must agree.
     pub fn decode(
         &mut self,
         payload: &[u8],
@@ -94,13 +95,36 @@ impl Bench {
     ) -> Result<Representation, DecodeError> {
         let wanted = header(payload)?.base;
         let base = bases.iter().find(|base| Some(base.id) == wanted);
-        decode(
-            payload,
-            base.map(|base| base.page),
-            &mut self.scratch,
-            &mut self.backend,
-            &mut self.page,
-        )
+        let base = base.map(|base| base.page);
+        let Self {
+            backend,
+            scratch,
+            page,
+            ..
+        } = self;
+        let unchecked = decode_unchecked(payload, base, scratch, backend, page);
+        let unchecked = unchecked.map(|header| (header.representation, **page));
+        let onto = base.map(|base| {
+            **page = *base;
+            decode_onto(payload, scratch, backend, page).map(|how| (how, **page))
+        });
+        let decoded = decode(payload, base, scratch, backend, page);
+        let with_page = decoded.map(|how| (how, **page));
+        match decoded {
+            // The checksum is all that it does not look at.
+            Err(DecodeError::Checksum) => assert!(unchecked.is_ok()),
+            _ => assert!(unchecked == with_page, "{decoded:?}"),
+        }
+        let changes_words = matches!(
+            header(payload)?.representation,
+            Representation::Delta | Representation::DeltaZstd
+        );
+        match onto {
+            Some(onto) if changes_words => assert!(onto == with_page, "{decoded:?}"),
+            Some(onto) => assert!(onto.is_err()),
+            None => {}
+        }
+        decoded
     }
 }
 

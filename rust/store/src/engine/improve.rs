@@ -8,7 +8,7 @@ use super::super::{
     Descriptor, Entry, Group, InsertError, Owner, Pages, Place, Released, Slot, UNIT_BYTES,
 };
 use super::choose::{choose, remember, try_alone, Choice};
-use super::load::decode_plain;
+use super::load::{decode_plain, Check};
 use super::release::{free_all, release_dictionary, release_reference};
 use super::siblings::Promoted;
 use super::store::{enter, insert_entry, withdraw, Entered};
@@ -70,7 +70,8 @@ pub fn improve<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     let index = u64::from_le_bytes(*trailer.first_chunk()?);
     let header = codec::header(payload).ok()?;
     let codec = &mut work.codec;
-    decode_plain(platform, me, header, payload, codec, backend, page).ok()?;
+    let check = Check::Now;
+    decode_plain(platform, me, header, payload, check, codec, backend, page).ok()?;
 
     let mut choice = Choice::new(
         Encoder::new(page, policy.limits, backend),
@@ -288,7 +289,8 @@ fn renew_reference<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     let (before, header) = read_dated_reference(platform, me, id, out)?;
     let codec = &mut work.codec;
     let payload = work.looked_at.get(..before)?;
-    decode_plain(platform, me, header, payload, codec, backend, page).ok()?;
+    let check = Check::Now;
+    decode_plain(platform, me, header, payload, check, codec, backend, page).ok()?;
 
     let mut choice = Choice::new(Encoder::new(page, policy.limits, backend), None);
     try_alone(platform, policy, me, &mut choice, work, backend);
@@ -404,6 +406,7 @@ fn renew_read<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
         me,
         header,
         payload,
+        Check::Now,
         &mut work.codec,
         backend,
         page,

@@ -79,6 +79,15 @@ pub fn peek<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     load_entry(platform, slot, Keep::Nothing, work, backend, out)
 }
 
+/// When the checksum of a page is checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Check {
+    /// Once it is decoded.
+    Now,
+    /// Never: the page is the base of another one, whose own checksum is checked and tells of it.
+    ByWhatIsBasedOnIt,
+}
+
 /// What a load takes a use of while it decodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
@@ -192,8 +201,17 @@ fn decode<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
             crc,
             ..
         } => {
-            let reference =
-                decode_reference(platform, owner, id, payload, out, inner, codec, backend)?;
+            let reference = decode_reference(
+                platform,
+                owner,
+                id,
+                Check::Now,
+                payload,
+                out,
+                inner,
+                codec,
+                backend,
+            )?;
             // That it has this checksum has just been checked.
             codec::check_ref(reference.crc, crc, REF_CRC_BITS)?;
             Representation::Ref
@@ -204,11 +222,24 @@ fn decode<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
                 // The payload buffer is needed for the reference page's own: keep ours apart.
                 let mine = candidate.get_mut(..bytes).ok_or(LoadError::Missing)?;
                 mine.copy_from_slice(payload.get(..bytes).ok_or(LoadError::Missing)?);
-                decode_reference(platform, owner, id, payload, base, inner, codec, backend)?;
-                codec::decode(mine, Some(base), codec, backend, out)?
+                let check = Check::ByWhatIsBasedOnIt;
+                if changes_words(header.representation) {
+                    // They are changed where the base is decoded.
+                    decode_reference(
+                        platform, owner, id, check, payload, out, inner, codec, backend,
+                    )?;
+                    codec::decode_onto(mine, codec, backend, out)?
+                } else {
+                    decode_reference(
+                        platform, owner, id, check, payload, base, inner, codec, backend,
+                    )?;
+                    codec::decode(mine, Some(base), codec, backend, out)?
+                }
             } else {
                 let payload = payload.get(..bytes).ok_or(LoadError::Missing)?;
-                decode_plain(platform, owner, header, payload, codec, backend, out)?
+                let check = Check::Now;
+                decode_plain(platform, owner, header, payload, check, codec, backend, out)?;
+                header.representation
             }
         }
     };
@@ -227,36 +258,71 @@ pub(super) const fn trailer(provisional: bool) -> usize {
     }
 }
 
+/// Whether a payload says which words of its base change, and to what.
+const fn changes_words(representation: Representation) -> bool {
+    matches!(
+        representation,
+        Representation::Delta | Representation::DeltaZstd
+    )
+}
+
 /// Decodes a payload that is based on nothing, on a dictionary or on a template page.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the buffers of one Work, borrowed apart"
+)]
 pub(super) fn decode_plain<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     platform: &P,
     owner: Owner,
     header: codec::Header,
     payload: &[u8],
+    check: Check,
     scratch: &mut codec::Scratch,
     backend: &mut B,
     out: &mut Page,
-) -> Result<Representation, LoadError> {
+) -> Result<(), LoadError> {
     match (header.base, header.dictionary) {
-        (None, None) => Ok(codec::decode(payload, None, scratch, backend, out)?),
+        (None, None) => alone(payload, None, check, scratch, backend, out)?,
         (None, Some(number)) => {
             // It may be the last handle that is dropped here: under no lock.
             let dictionary = platform
                 .dictionary(owner, number)
                 .ok_or(DecodeError::NoDictionary)?;
-            Ok(codec::decode_dictionary(
-                payload,
-                &dictionary,
-                backend,
-                out,
-            )?)
+            match check {
+                Check::Now => {
+                    codec::decode_dictionary(payload, &dictionary, backend, out)?;
+                }
+                Check::ByWhatIsBasedOnIt => {
+                    codec::decode_dictionary_unchecked(payload, &dictionary, backend, out)?;
+                }
+            }
         }
-        (Some(BaseId::Template(ordinal)), _) => Ok(platform
-            .template_page(owner, ordinal, |page| {
-                codec::decode(payload, Some(page), scratch, backend, out)
-            })
-            .ok_or(DecodeError::NoBase)??),
-        (Some(BaseId::Reference(_)), _) => Err(LoadError::Missing),
+        (Some(BaseId::Template(ordinal)), _) => {
+            platform
+                .template_page(owner, ordinal, |page| {
+                    alone(payload, Some(page), check, scratch, backend, out)
+                })
+                .ok_or(DecodeError::NoBase)??;
+        }
+        (Some(BaseId::Reference(_)), _) => return Err(LoadError::Missing),
+    }
+    Ok(())
+}
+
+/// Decodes a payload without a dictionary.
+fn alone<B: Backend>(
+    payload: &[u8],
+    base: Option<&Page>,
+    check: Check,
+    scratch: &mut codec::Scratch,
+    backend: &mut B,
+    out: &mut Page,
+) -> Result<(), DecodeError> {
+    match check {
+        Check::Now => codec::decode(payload, base, scratch, backend, out).map(drop),
+        Check::ByWhatIsBasedOnIt => {
+            codec::decode_unchecked(payload, base, scratch, backend, out).map(drop)
+        }
     }
 }
 
@@ -277,6 +343,7 @@ pub(super) fn decode_reference<P: Platform, B: Backend<Dictionary = P::Dictionar
     platform: &P,
     owner: Owner,
     id: u32,
+    check: Check,
     payload: &mut [u8],
     out: &mut Page,
     inner: &mut Page,
@@ -286,7 +353,9 @@ pub(super) fn decode_reference<P: Platform, B: Backend<Dictionary = P::Dictionar
     let (bytes, header) = read_reference(platform, owner, id, payload)?;
     let Some(BaseId::Reference(below)) = header.base else {
         let payload = payload.get(..bytes).ok_or(LoadError::Missing)?;
-        decode_plain(platform, owner, header, payload, scratch, backend, out)?;
+        decode_plain(
+            platform, owner, header, payload, check, scratch, backend, out,
+        )?;
         return Ok(Reference {
             bytes,
             crc: header.crc,
@@ -301,13 +370,14 @@ pub(super) fn decode_reference<P: Platform, B: Backend<Dictionary = P::Dictionar
         owner,
         first,
         payload_below,
+        Check::ByWhatIsBasedOnIt,
         scratch,
         backend,
         inner,
     )?;
     let (bytes, header) = read_reference(platform, owner, id, payload)?;
     let second = payload.get(..bytes).ok_or(LoadError::Missing)?;
-    codec::decode(second, Some(inner), scratch, backend, out)?;
+    alone(second, Some(inner), check, scratch, backend, out)?;
     Ok(Reference {
         bytes,
         crc: header.crc,

@@ -6,7 +6,7 @@ use super::super::codec::{self, BaseId};
 use super::super::{
     CreateError, Descriptor, Entry, InsertError, Owner, Place, Released, Slot, Where, REF_CRC_BITS,
 };
-use super::load::{decode_plain, decode_reference};
+use super::load::{decode_plain, decode_reference, Check};
 use super::release::{free_all, release_reference};
 use super::{Account, Backend, LoadError, Page, Platform, Representation, Work, MAX_DEPTH};
 
@@ -172,7 +172,10 @@ fn fetch_reference<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
         codec,
         ..
     } = work;
-    match decode_reference(platform, me, id, payload, base, inner, codec, backend) {
+    let check = Check::Now;
+    match decode_reference(
+        platform, me, id, check, payload, base, inner, codec, backend,
+    ) {
         Ok(reference) => Some(Candidate {
             origin: Origin::Reference(id),
             depth,
@@ -247,11 +250,15 @@ fn decode_entry<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     backend: &mut B,
 ) -> Result<(), LoadError> {
     let Some(BaseId::Reference(id)) = header.base else {
-        decode_plain(platform, me, header, mine, codec, backend, base)?;
+        let check = Check::Now;
+        decode_plain(platform, me, header, mine, check, codec, backend, base)?;
         return Ok(());
     };
     // `base` is only lent as a second buffer.
-    decode_reference(platform, me, id, payload, inner, base, codec, backend)?;
+    let check = Check::ByWhatIsBasedOnIt;
+    decode_reference(
+        platform, me, id, check, payload, inner, base, codec, backend,
+    )?;
     codec::decode(mine, Some(inner), codec, backend, base)?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use agentzip_store::engine::{
     self, Account, Erased, Improved, NoMemory, Platform, Policy, Refusal, Renewed, Work,
 };
 use agentzip_store::{
-    Arenas, Descriptor, Group, Index, Owner, Pages, Slot, MAX_DICTIONARIES, PAGE_BYTES,
+    Arenas, Descriptor, Group, Index, Owner, Pages, Slot, MAX_DICTIONARIES, PAGE_BYTES, UNIT_BYTES,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,6 +59,21 @@ impl Memory {
     /// Pages that are not free.
     pub fn in_use(&self) -> usize {
         self.0.lock().unwrap().iter().flatten().count()
+    }
+
+    /// Flips bits of the byte `at` of this unit of a payload, wherever it is. Returns in how many places.
+    pub fn damage(&self, unit: &[u8; UNIT_BYTES], at: usize, bits: u8) -> usize {
+        let pages = self.0.lock().unwrap();
+        let mut places = 0;
+        for page in pages.iter().flatten() {
+            // SAFETY: It is live, and nobody uses it now: tests do this between calls.
+            let content = unsafe { &mut *page.0 };
+            for found in content.chunks_exact_mut(UNIT_BYTES).filter(|c| c == unit) {
+                found[at] ^= bits;
+                places += 1;
+            }
+        }
+        places
     }
 
     fn address(&self, page: u32) -> *mut [u8; PAGE_BYTES] {
@@ -243,6 +258,15 @@ impl World {
         loaded.representation
     }
 
+    /// Loads a slot whatever may have happened to the memory: the page, or why it cannot be brought
+    /// back.
+    pub fn try_load(&self, number: usize) -> Result<Page, engine::LoadError> {
+        let mut page = [0; PAGE_BYTES];
+        TOOLS.with_borrow_mut(|(work, host, _)| {
+            engine::load(self, slot(number), work, host, &mut page).map(|_| page)
+        })
+    }
+
     /// Frees a slot.
     pub fn erase(&self, number: usize) -> Option<Erased> {
         let erased = engine::erase(self, slot(number));
@@ -272,6 +296,17 @@ impl World {
     /// Live reference pages.
     pub fn references(&self) -> u32 {
         self.group.lock().unwrap().references.live()
+    }
+
+    /// The payload of a reference page.
+    pub fn reference(&self, id: u32) -> Option<Vec<u8>> {
+        let group = self.group.lock().unwrap();
+        let mut payload = vec![0; PAGE_BYTES];
+        let len = group
+            .arena
+            .read(group.references.get(id)?.place, &mut payload)?;
+        payload.truncate(len);
+        Some(payload)
     }
 
     /// Pages of the table of reference pages.
@@ -392,7 +427,8 @@ impl Platform for World {
 
     fn dictionary(&self, _owner: Owner, number: u8) -> Option<Arc<Dictionary>> {
         self.scheduler.with(("dictionaries", 0), || {
-            self.dictionaries.lock().unwrap()[usize::from(number)].clone()
+            let dictionaries = self.dictionaries.lock().unwrap();
+            dictionaries.get(usize::from(number)).cloned().flatten()
         })
     }
 
