@@ -83,6 +83,10 @@ module! {
             default: 0,
             description: "1: check the codec against its golden vectors, refuse to load on failure",
         },
+        bounce_kib: u32 {
+            default: 16384,
+            description: "bound on the buffers of stores, loads and second look together, in KiB",
+        },
     },
 }
 
@@ -103,7 +107,8 @@ impl kernel::InPlaceModule for AgentZip {
             if module_parameters::selftest.value() != 0 {
                 selftest::run()?;
             }
-            let state = state::Published::new()?;
+            let state =
+                state::Published::new(u64::from(module_parameters::bounce_kib.value()) << 10)?;
             // Before the files in sysfs that kick it.
             let worker = housekeeping::Worker;
             let tree = sysfs::Tree::new()?;

@@ -12,7 +12,7 @@ use kernel::sync::{new_spinlock, Arc, SpinLock};
 
 use crate::dictionary::Dictionary;
 use crate::pages::{self, DirectMap};
-use crate::store_policy::{self, MAX_DICTIONARIES};
+use crate::store_policy::{self, Service, MAX_DICTIONARIES};
 use crate::uapi::Name;
 
 /// Most pages of the content index of a group: 1 MiB.
@@ -157,6 +157,7 @@ impl Group {
         sum.current_users = users
             .current()
             .map_or(0, |number| users.users(number).into());
+        sum.service = users.service();
         sum
     }
 }
@@ -170,6 +171,8 @@ pub(crate) struct DictionaryUse {
     pub(crate) bytes: u64,
     /// Payloads that need the current one.
     pub(crate) current_users: u64,
+    /// How well the current one serves.
+    pub(crate) service: Service,
 }
 
 #[pinned_drop]

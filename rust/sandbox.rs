@@ -12,6 +12,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 
+use crate::codec::Level;
 use crate::counters::{Counter, Counters};
 use crate::group::Group;
 use crate::pages::{self, DirectMap, Limit};
@@ -36,6 +37,8 @@ pub(crate) struct Sandbox {
     phase: Atomic<u32>,
     /// Whether anybody has ever told a phase.
     told: Atomic<u32>,
+    /// zstd's level of the second look, one of [`LEVELS`].
+    level: Atomic<u32>,
     attached: Atomic<u32>,
     /// The group's edition that all entries were looked at with, and the one that the present walk of the
     /// second look does so with; 0 when that misses some.
@@ -61,6 +64,10 @@ pub(crate) struct Sandbox {
 /// Walks of the second look that try a new dictionary for a sandbox, if its agent cuts them short.
 const MAX_WALKS: u32 = 8;
 
+/// zstd's levels that the second look may encode with: what those find is found at each.
+const LEVELS: [(u32, Level); 2] = [(3, Level::Fast), (6, Level::Best)];
+const DEFAULT_LEVEL: u32 = 6;
+
 impl Sandbox {
     pub(crate) fn new(
         cgroup_id: u64,
@@ -78,6 +85,7 @@ impl Sandbox {
             ranges: RangesCell::new(),
             phase: Atomic::new(Phase::Running as u32),
             told: Atomic::new(0),
+            level: Atomic::new(DEFAULT_LEVEL),
             attached: Atomic::new(1),
             renewed: Atomic::new(edition),
             renewing: Atomic::new(0),
@@ -116,6 +124,27 @@ impl Sandbox {
             Phase::Running | Phase::Resuming => self.renewing.store(0, Relaxed),
         }
         Ok(())
+    }
+
+    /// zstd's level of its second looks.
+    pub(crate) fn level(&self) -> u32 {
+        self.level.load(Relaxed)
+    }
+
+    /// Sets it. `EINVAL` when the second look has no such level.
+    pub(crate) fn set_level(&self, level: u32) -> Result {
+        if LEVELS.iter().all(|(number, _)| *number != level) {
+            return Err(EINVAL);
+        }
+        self.level.store(level, Relaxed);
+        Ok(())
+    }
+
+    /// The effort of its second looks.
+    pub(crate) fn effort(&self) -> Level {
+        let level = self.level();
+        let found = LEVELS.iter().find(|(number, _)| *number == level);
+        found.map_or(Level::Best, |(_, effort)| *effort)
     }
 
     /// Whether its entries may be looked at again now: its agent waits, or nobody tells its phases.

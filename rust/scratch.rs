@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Per-CPU scratch: the copy of the page, the engine's buffers and the zstd contexts. Allocated for
-//! every possible CPU when the module loads, so that CPU hotplug needs nothing.
+//! Scratch: the copy of a page, the engine's buffers and the zstd contexts. Allocated when the module
+//! loads, as one for each possible CPU, so that CPU hotplug needs nothing, or as many as the bound on
+//! their bytes leaves room for: what stores, loads and samples need in passing is never more.
 //!
-//! Locking: one mutex for each CPU, taken as zswap does: pick the CPU that we happen to run on, then
-//! lock its mutex. The task may migrate in between or sleep while it holds it; the mutex, not the
-//! CPU, gives exclusion. The locks of slots, arenas and groups, the page allocator's and RCU nest
+//! Locking: one mutex for each, taken as zswap does: pick the one of the CPU that we happen to run
+//! on, then lock its mutex. The task may migrate in between or sleep while it holds it; the mutex, not the
+//! CPU, gives exclusion. So CPUs can share one. Who waits for it waits for the pages of those before,
+//! one each. The locks of slots, arenas and groups, the page allocator's and RCU nest
 //! inside; no folio is locked under it. Under it handles of dictionaries are taken and dropped.
 
 use kernel::alloc::flags::{GFP_KERNEL, __GFP_ZERO};
@@ -26,14 +28,14 @@ pub(crate) struct Buffers {
     pub(crate) work: Work,
 }
 
-/// The scratch of one CPU.
+/// What one page at a time is worked on with.
 pub(crate) struct Scratch {
     pub(crate) buffers: KVBox<Buffers>,
     pub(crate) zstd: Zstd,
 }
 
 impl Scratch {
-    /// For a CPU: what needs a dictionary can be decompressed.
+    /// For the pool: what needs a dictionary can be decompressed.
     fn new() -> Result<Self> {
         Self::with(Dictionaries::Decompress)
     }
@@ -57,34 +59,41 @@ impl Scratch {
     }
 }
 
-/// The scratch of all CPUs.
-pub(crate) struct PerCpu {
-    cpus: KVec<Pin<KBox<Mutex<Scratch>>>>,
+/// All scratch of stores, loads and samples.
+pub(crate) struct Pool {
+    scratches: KVec<Pin<KBox<Mutex<Scratch>>>>,
     bytes: u64,
 }
 
-impl PerCpu {
-    pub(crate) fn new() -> Result<Self> {
+impl Pool {
+    /// As many as possible CPUs, but of no more than `max_bytes` together, and at least one.
+    pub(crate) fn new(max_bytes: u64) -> Result<Self> {
         // SAFETY: No preconditions.
-        let count = unsafe { bindings::agentzip_nr_cpu_ids() } as usize;
-        let mut cpus = KVec::with_capacity(count, GFP_KERNEL)?;
-        let mut bytes = 0;
-        for _ in 0..count {
+        let cpus = unsafe { bindings::agentzip_nr_cpu_ids() } as usize;
+        let mut scratches = KVec::with_capacity(cpus, GFP_KERNEL)?;
+        let mut bytes = 0u64;
+        for made in 0..cpus {
+            // All are of one size, which the first one tells.
+            let each = bytes.checked_div(made as u64).unwrap_or(0);
+            if bytes + each > max_bytes {
+                break;
+            }
             let scratch = Scratch::new()?;
             bytes += scratch.bytes();
-            cpus.push(
+            scratches.push(
                 KBox::pin_init(new_mutex!(scratch, "agentzip_scratch"), GFP_KERNEL)?,
                 GFP_KERNEL,
             )?;
         }
-        Ok(Self { cpus, bytes })
+        Ok(Self { scratches, bytes })
     }
 
     /// The scratch of the CPU that we run on, or ran on a moment ago. May sleep. `None` never
-    /// happens: every possible CPU has one.
+    /// happens: there is at least one.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, Scratch>> {
         let cpu = CpuId::current().as_u32() as usize;
-        self.cpus.get(cpu).map(|scratch| scratch.lock())
+        let number = cpu.checked_rem(self.scratches.len())?;
+        self.scratches.get(number).map(|scratch| scratch.lock())
     }
 
     /// Bytes of all scratch; fixed.

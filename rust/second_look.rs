@@ -25,9 +25,10 @@ use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::rcu;
 use kernel::sync::{new_mutex, Mutex};
-use kernel::time::{Instant, Monotonic};
+use kernel::time::{Delta, Instant, Monotonic};
 
 use crate::bindings;
+use crate::codec::Level;
 use crate::compaction::Walk;
 use crate::counters::Counters;
 use crate::platform::{MemoryCgroup, Need, Site};
@@ -37,7 +38,8 @@ use crate::state::{self, State};
 use crate::store_policy::engine::{self, Improved, Platform, Renewed};
 use crate::store_policy::{Owner, Slot, MAX_SWAP_TYPES};
 
-/// Time after which a round ends, ns: the worker can be stopped between rounds.
+/// Time after which a round ends, ns: the worker can be stopped between rounds, and pauses there when it
+/// may take a part of a CPU's time only.
 const ROUND_NS: i64 = 50_000_000;
 
 /// What the worker works with.
@@ -70,6 +72,8 @@ struct Look {
     renewing: bool,
     /// Entries that were looked at since the walk began.
     found: u64,
+    /// Until when the worker has used up its share of the time.
+    rests_until: Option<Instant<Monotonic>>,
 }
 
 impl Look {
@@ -79,14 +83,37 @@ impl Look {
             at: Walk::START,
             renewing: false,
             found: 0,
+            rests_until: None,
         })
     }
 }
 
-/// A round of the worker. Returns whether there should be another at once.
+/// A round of the worker. Returns after how many ms there should be another, less than 0 for none.
 #[no_mangle]
-extern "C" fn agentzip_rs_second_look() -> bool {
-    state::get().is_some_and(round)
+extern "C" fn agentzip_rs_second_look() -> c_int {
+    match state::get().and_then(turn) {
+        // Never early.
+        Some(pause) => pause.as_millis_ceil().try_into().unwrap_or(c_int::MAX),
+        None => -1,
+    }
+}
+
+/// A round, unless the worker has used up its share of the time: then it waits. Returns the pause
+/// before another round, if there should be one.
+fn turn(state: &State) -> Option<Delta> {
+    let mut look = state.look.look.lock();
+    let start = Instant::<Monotonic>::now();
+    let left = look.rests_until.map(|until| until - start);
+    if let Some(left) = left.filter(|left| left.as_nanos() > 0) {
+        return Some(left);
+    }
+    let more = round(state, &mut look);
+    let took = start.elapsed();
+    let percent = i64::from(state.second_look_percent.load(Relaxed).clamp(1, 100));
+    // At most 99 times as long as the round.
+    let pause = Delta::from_nanos(took.as_nanos() / percent * (100 - percent));
+    look.rests_until = Some(start + took + pause);
+    more.then_some(pause)
 }
 
 /// Lets the worker begin, if there is something to do. Housekeeping does so about once a second.
@@ -114,9 +141,8 @@ pub(crate) fn is_due(state: &State) -> bool {
     due
 }
 
-fn round(state: &State) -> bool {
-    let mut look = state.look.look.lock();
-    let look = &mut *look;
+/// Looks at entries for a while. Returns whether there should be another round.
+fn round(state: &State, look: &mut Look) -> bool {
     let start = Instant::<Monotonic>::now();
     while is_due(state) {
         if look.at == Walk::START {
@@ -206,7 +232,12 @@ fn look_at(state: &State, slot: Slot, renewing: bool, scratch: &mut Scratch) -> 
 
 fn look_for(state: &State, slot: Slot, task: Task, scratch: &mut Scratch) -> bool {
     let site = Site::new(state);
-    let Some((owner, cgroup_id)) = pin(state, &site, slot, task) else {
+    let Some(Pinned {
+        owner,
+        cgroup_id,
+        effort,
+    }) = pin(state, &site, slot, task)
+    else {
         return false;
     };
     let start = Instant::<Monotonic>::now();
@@ -215,7 +246,9 @@ fn look_for(state: &State, slot: Slot, task: Task, scratch: &mut Scratch) -> boo
         let site = site.paid_by(payer, Need::Exchange);
         let buffers = &mut *scratch.buffers;
         let (page, work) = (&mut buffers.page, &mut buffers.work);
-        let (policy, zstd) = (state.policy(), &mut scratch.zstd);
+        let zstd = &mut scratch.zstd;
+        let mut policy = state.policy();
+        policy.limits.level = effort;
         match task {
             Task::Improve => {
                 engine::improve(&site, &policy, owner, slot, page, work, zstd).map(Made::Improved)
@@ -268,9 +301,15 @@ fn note(counters: &Counters, made: &Made) {
     }
 }
 
-/// Counts a look as an entry of the sandbox whose entry is at the slot, if it is to be looked at. Returns
-/// the sandbox's owner and cgroup.
-fn pin(state: &State, site: &Site<'_>, slot: Slot, task: Task) -> Option<(Owner, u64)> {
+/// What a look needs to know of the sandbox that is kept for it.
+struct Pinned {
+    owner: Owner,
+    cgroup_id: u64,
+    effort: Level,
+}
+
+/// Counts a look as an entry of the sandbox whose entry is at the slot, if it is to be looked at.
+fn pin(state: &State, site: &Site<'_>, slot: Slot, task: Task) -> Option<Pinned> {
     // Until the count is either kept or given back: the sandbox stays in memory.
     let rcu = rcu::read_lock();
     let owner = site.entry(slot, |descriptor| descriptor.owner())?;
@@ -284,7 +323,11 @@ fn pin(state: &State, site: &Site<'_>, slot: Slot, task: Task) -> Option<(Owner,
     sandbox.entries.add(1);
     // Its number cannot have passed to another in between: this is still a reader of that table.
     if task.owner(site, slot) == Some(owner) {
-        return Some((owner, sandbox.cgroup_id));
+        return Some(Pinned {
+            owner,
+            cgroup_id: sandbox.cgroup_id,
+            effort: sandbox.effort(),
+        });
     }
     sandbox.entries.sub(1);
     None

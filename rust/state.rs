@@ -15,7 +15,7 @@ use crate::id_table::IdTable;
 use crate::pages::Limit;
 use crate::registry::Registry;
 use crate::sandbox::Sandbox;
-use crate::scratch::PerCpu;
+use crate::scratch;
 use crate::second_look;
 use crate::store_policy::engine::Policy;
 use crate::store_policy::MAX_OWNERS;
@@ -39,7 +39,7 @@ pub(crate) struct Control {
 /// The state.
 ///
 /// Lock order: control lock; mmap_lock -> folio lock (template scan, without the control lock);
-/// folio lock (of reclaim's caller) -> mutex of a CPU's scratch -> swap cluster lock -> shard lock of
+/// folio lock (of reclaim's caller) -> mutex of a scratch -> swap cluster lock -> shard lock of
 /// the slot table (the lock of its slots) -> lock of a sandbox's arena or of a group; those two do
 /// not nest. Lock of a group's dictionaries -> lock of the group. All but the first are taken by the
 /// hooks, that of the dictionaries in load and store only.
@@ -58,11 +58,13 @@ pub(crate) struct State {
     pub(crate) table: SlotTable,
     /// Bound on the bytes of all arenas, reference pages and content indexes.
     pub(crate) max_bytes: Limit,
-    pub(crate) scratch: PerCpu,
+    pub(crate) scratch: scratch::Pool,
     /// The second look's worker.
     pub(crate) look: second_look::Worker,
     /// Whether pages are stored in a hurry and looked at again.
     pub(crate) second_look: Atomic<u32>,
+    /// How much of one CPU's time the second look may take, 1 to 100 percent.
+    pub(crate) second_look_percent: Atomic<u32>,
     /// Of the whole store.
     pub(crate) counters: Counters,
     /// Largest share of a page, in percent, that its payload against another page may be.
@@ -73,8 +75,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn new() -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
+    /// `bounce_bytes` bounds the scratch, the second look's included.
+    fn new(bounce_bytes: u64) -> Result<impl PinInit<Self, Error>> {
+        let look = second_look::Worker::new()?;
+        let scratch = scratch::Pool::new(bounce_bytes.saturating_sub(look.bytes()))?;
+        Ok(try_pin_init!(Self {
             control <- new_mutex!(Control { stuck: false, compaction: None }, "agentzip_control"),
             registry <- Registry::new(),
             sandboxes: IdTable::new(MAX_OWNERS)?,
@@ -82,15 +87,16 @@ impl State {
             table: SlotTable::new()?,
             // SAFETY: No preconditions.
             max_bytes: Limit::new(unsafe { bindings::agentzip_total_ram_bytes() } / MAX_SHARE),
-            scratch: PerCpu::new()?,
-            look: second_look::Worker::new()?,
+            scratch: scratch,
+            look: look,
             second_look: Atomic::new(1),
+            second_look_percent: Atomic::new(100),
             counters: Counters::new(),
             max_distance: Atomic::new(100),
             armed: Atomic::new(0),
             enabled: Atomic::new(1),
             draining: Atomic::new(0),
-        }? Error)
+        }? Error))
     }
 
     /// What the engine may do now.
@@ -129,8 +135,9 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    pub(crate) fn new() -> Result<Self> {
-        let state = KBox::try_pin_init(State::new(), GFP_KERNEL)?;
+    /// Makes the state with at most so many bytes of scratch, if that is enough for one page at a time.
+    pub(crate) fn new(bounce_bytes: u64) -> Result<Self> {
+        let state = KBox::try_pin_init(State::new(bounce_bytes)?, GFP_KERNEL)?;
         STATE.store(&*state, Release);
         Ok(Self { _state: state })
     }

@@ -201,6 +201,7 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         attr::AGENTZIP_ATTR_enabled => state.enabled.load(Acquire).into(),
         attr::AGENTZIP_ATTR_max_distance => state.max_distance.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_second_look => state.second_look.load(Relaxed).into(),
+        attr::AGENTZIP_ATTR_second_look_percent => state.second_look_percent.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
         _ => return None,
     }))
@@ -218,6 +219,7 @@ fn stats_value(state: &State, attr: Attr) -> Option<Value<'static>> {
 fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Option<Value<'a>> {
     Some(match attr {
         attr::AGENTZIP_ATTR_phase => Value::Text(sandbox.phase().name()),
+        attr::AGENTZIP_ATTR_level => Value::Number(sandbox.level().into()),
         attr::AGENTZIP_ATTR_template => text(&sandbox.template.name),
         attr::AGENTZIP_ATTR_group => text(&sandbox.group.name),
         attr::AGENTZIP_ATTR_domain => text(&sandbox.group.domain),
@@ -232,6 +234,12 @@ fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Opti
         }
         attr::AGENTZIP_ATTR_group_dictionary_users => {
             Value::Number(sandbox.group.dictionaries().current_users)
+        }
+        attr::AGENTZIP_ATTR_group_dictionary_first => {
+            Value::Number(sandbox.group.dictionaries().service.at_first.into())
+        }
+        attr::AGENTZIP_ATTR_group_dictionary_recent => {
+            Value::Number(sandbox.group.dictionaries().service.of_late.into())
         }
         attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
         attr::AGENTZIP_ATTR_ranges => Value::Number(sandbox.ranges.len(rcu)),
@@ -305,6 +313,13 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
             second_look::kick();
             Ok(())
         }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_second_look_percent) => {
+            let percent = input.parse().ok().filter(|n| (1..=100).contains(n));
+            state
+                .second_look_percent
+                .store(percent.ok_or(EINVAL)?, Relaxed);
+            Ok(())
+        }
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_max_distance) => {
             let percent = input.parse().ok().filter(|percent| *percent <= 100);
             state.max_distance.store(percent.ok_or(EINVAL)?, Relaxed);
@@ -318,6 +333,10 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
             let sandbox = state.sandboxes.get(id, &rcu).ok_or(ENODEV)?;
             sandbox.max_bytes.set(parse_limit(input)?);
             Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_level) => {
+            let sandbox = state.sandboxes.get(id, &rcu).ok_or(ENODEV)?;
+            sandbox.set_level(input.parse().map_err(|_| EINVAL)?)
         }
         (node_kind::AGENTZIP_NODE_SANDBOX, attr::AGENTZIP_ATTR_phase) => {
             let phase = Phase::from_name(input).ok_or(EINVAL)?;

@@ -193,6 +193,7 @@ enum agentzip_node_kind {
 	X(enabled, 0644)			\
 	X(max_distance, 0644)			\
 	X(second_look, 0644)			\
+	X(second_look_percent, 0644)		\
 	/* root and sandboxes */		\
 	X(max_bytes, 0644)			\
 	/* stats and sandboxes */		\
@@ -243,6 +244,7 @@ enum agentzip_node_kind {
 	X(domain, 0444)				\
 	/* sandboxes */				\
 	X(phase, 0644)				\
+	X(level, 0644)				\
 	X(template, 0444)			\
 	X(group, 0444)				\
 	X(attached, 0444)			\
@@ -253,6 +255,8 @@ enum agentzip_node_kind {
 	X(group_dictionaries, 0444)		\
 	X(group_dictionary_bytes, 0444)		\
 	X(group_dictionary_users, 0444)		\
+	X(group_dictionary_first, 0444)		\
+	X(group_dictionary_recent, 0444)	\
 	X(ranges, 0444)				\
 	/* templates */				\
 	X(source, 0444)				\
@@ -301,9 +305,12 @@ void agentzip_worker_kick(void);
 void agentzip_worker_stop(void);
 bool agentzip_rs_housekeeping(void);
 
-/* The same for the second look, without a pause; stopped with the worker. */
+/*
+ * Run agentzip_rs_second_look() soon, and again after as many ms as it says, if
+ * that is not negative. Stopped with the worker.
+ */
 void agentzip_second_look_kick(void);
-bool agentzip_rs_second_look(void);
+int agentzip_rs_second_look(void);
 
 /* ---- trace.c ---- */
 

@@ -52,7 +52,8 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
-	A(max_bytes), A(max_distance), A(second_look), NULL,
+	A(max_bytes), A(max_distance), A(second_look),			\
+	A(second_look_percent), NULL,
 };
 
 static struct attribute *stats_attrs[] = {
@@ -63,11 +64,12 @@ static struct attribute *stats_attrs[] = {
 };
 
 static struct attribute *sandbox_attrs[] = {
-	PAGE_ATTRS, A(phase), A(template), A(group), A(domain), A(attached),
-	A(max_bytes), A(arena_bytes), A(group_references),
+	PAGE_ATTRS, A(phase), A(level), A(template), A(group), A(domain),
+	A(attached), A(max_bytes), A(arena_bytes), A(group_references),
 	A(group_reference_bytes), A(group_sketch_bytes),
 	A(group_dictionaries), A(group_dictionary_bytes),
-	A(group_dictionary_users), A(ranges), NULL,
+	A(group_dictionary_users), A(group_dictionary_first),
+	A(group_dictionary_recent), A(ranges), NULL,
 };
 
 static struct attribute *template_attrs[] = {

@@ -24,22 +24,26 @@ void agentzip_worker_kick(void)
 }
 
 static void look(struct work_struct *work);
-static DECLARE_WORK(second_look, look);
+static DECLARE_DELAYED_WORK(second_look, look);
 
 static void look(struct work_struct *work)
 {
-	if (agentzip_rs_second_look())
-		agentzip_second_look_kick();
+	int pause_ms = agentzip_rs_second_look();
+
+	if (pause_ms >= 0)
+		queue_delayed_work(system_dfl_wq, &second_look,
+				   msecs_to_jiffies(pause_ms));
 }
 
 void agentzip_second_look_kick(void)
 {
-	queue_work(system_dfl_wq, &second_look);
+	/* During a pause this does nothing: the work is pending. */
+	queue_delayed_work(system_dfl_wq, &second_look, 0);
 }
 
 void agentzip_worker_stop(void)
 {
 	/* For good: files in sysfs, which go later, kick the second look. */
 	disable_delayed_work_sync(&housekeeping);
-	disable_work_sync(&second_look);
+	disable_delayed_work_sync(&second_look);
 }

@@ -195,6 +195,10 @@ pub struct Sandbox {
     pub group_dictionary_bytes: u64,
     /// Payloads that need the current one.
     pub group_dictionary_users: u64,
+    /// Mean bytes of the first payloads made with the current one; 0 while there are few.
+    pub group_dictionary_first: u64,
+    /// The same of the last ones.
+    pub group_dictionary_recent: u64,
     /// Ranges that say where its memory lies in the template.
     pub ranges: u64,
     /// Its pages.
@@ -423,6 +427,8 @@ fn sandbox(directory: &Path, cgroup_id: u64) -> Result<Sandbox> {
         group_dictionaries: number("group_dictionaries")?,
         group_dictionary_bytes: number("group_dictionary_bytes")?,
         group_dictionary_users: number("group_dictionary_users")?,
+        group_dictionary_first: number("group_dictionary_first")?,
+        group_dictionary_recent: number("group_dictionary_recent")?,
         ranges: number("ranges")?,
         pages: page_counters(directory)?,
     })

@@ -196,3 +196,40 @@ fn groups_with_dictionaries() {
     let error = message(show(&context, &at("id:7777")));
     contains(&error, &["id 7777", "not a sandbox"]);
 }
+
+/// Samples that zstd's trainer can make nothing of: it may refuse them or what it makes does not pay.
+#[test]
+fn hostile_samples() {
+    let page = |byte: &dyn Fn(usize) -> u8| Box::new(std::array::from_fn(byte));
+    let mut golden = [0; PAGE];
+    agentzip_codec::golden::dictionary(&mut golden);
+    // They begin as a dictionary of zstd's does.
+    let magic = [0x37, 0xa4, 0x30, 0xec];
+    let sets: [(&str, Vec<Box<[u8; PAGE]>>); 4] = [
+        ("zeros", vec![page(&|_| 0); 200]),
+        ("two bytes", (0..200u8).map(|n| page(&|_| n & 1)).collect()),
+        ("a dictionary", vec![Box::new(golden); 200]),
+        (
+            "its magic number",
+            noise(200)
+                .into_iter()
+                .map(|mut page| {
+                    page[..4].copy_from_slice(&magic);
+                    page
+                })
+                .collect(),
+        ),
+    ];
+    for (what, samples) in sets {
+        let (_trees, state, context, _) = with_samples(samples);
+        match train(&context, &at("sb"), &Request::default()) {
+            Ok(trained) => assert_eq!(trained.number, None, "{what}"),
+            Err(error) => contains(
+                &error.to_string(),
+                &["zstd makes no dictionary of 160 pages"],
+            ),
+        }
+        let loaded = state.calls().iter().any(|call| call.contains("add"));
+        assert!(!loaded, "{what}");
+    }
+}

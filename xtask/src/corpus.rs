@@ -24,6 +24,9 @@ pub const SANDBOXES: u32 = 16;
 /// Seed of the workload, unless told otherwise.
 pub const SEED: u64 = 1;
 
+/// How the laboratory is built.
+const PROFILE: &str = "laboratory";
+
 /// Where things are in the root.
 const BINARIES: &str = "/agentzip/bin";
 const WORKLOAD: &str = "/agentzip/workload";
@@ -175,7 +178,8 @@ impl Maker {
         let cache = setup::ensure_corpusroot()?;
         let words = [
             "build",
-            "--release",
+            "--profile",
+            PROFILE,
             "--locked",
             "--package",
             "agentzip-density",
@@ -210,7 +214,7 @@ impl Maker {
         let mut command = Command::new(paths::in_repo("scripts/enter.sh"));
         command
             .arg(&self.cache.corpusroot)
-            .args(["--bind", &bind(&pinned::binaries("release"), BINARIES)]);
+            .args(["--bind", &bind(&pinned::binaries(PROFILE), BINARIES)]);
         for (from, to) in folders {
             command.args(["--bind", &bind(from, to)]);
         }

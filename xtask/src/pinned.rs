@@ -20,7 +20,7 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// Where `cargo()` puts its binaries of `profile` (`debug` or `release`).
+/// Where `cargo()` puts its binaries of `profile` (`debug`, `release` or `laboratory`).
 pub fn binaries(profile: &str) -> PathBuf {
     paths::target().join("pinned").join(profile)
 }

@@ -168,6 +168,7 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         ("domain", uapi::DEFAULT_DOMAIN),
         ("attached", "1"),
         ("max_bytes", "max"),
+        ("level", "6"),
     ] {
         let found = host::read(dir.join(file))?;
         ensure!(found == expected, "{file} is {found:?}");

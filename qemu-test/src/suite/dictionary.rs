@@ -33,6 +33,7 @@ pub const TESTS: &[Test] = &[
     test!(pages_come_back),
     test!(renewed_with_a_new_one),
     test!(reference_pages_get_one),
+    test!(how_well_it_serves),
     test!(retired_while_in_use),
     test!(all_numbers_taken),
     test!(goes_with_its_last_sandbox),
@@ -68,12 +69,15 @@ impl Drop for SecondLook {
 }
 
 /// A sandbox with a process, nothing of which is stored yet.
-struct World {
+pub struct World {
     _look: SecondLook,
     _template: Template,
-    sandbox: Sandbox,
-    puppet: Puppet,
-    region: Region,
+    /// The sandbox.
+    pub sandbox: Sandbox,
+    /// Its process.
+    pub puppet: Puppet,
+    /// Its pages.
+    pub region: Region,
 }
 
 /// A page that no other resembles and that zstd makes smaller.
@@ -101,13 +105,18 @@ fn dictionary_of(pages: impl Iterator<Item = Spec>) -> Vec<u8> {
 
 impl World {
     fn new(ctx: &mut Ctx) -> Result<World> {
+        Self::with_pages(ctx, PAGES)
+    }
+
+    /// One whose process has so many pages.
+    pub fn with_pages(ctx: &mut Ctx, pages: usize) -> Result<World> {
         let look = SecondLook::on()?;
         ctx.swap()?;
         let mut template = ctx.template(16)?;
         let sandbox = ctx.sandbox("sb", &template.name)?;
         let puppet = template.family.fork(&template.zygote)?;
         sandbox.cgroup.enter(puppet.pid)?;
-        let region = Region::new(5, PAGES);
+        let region = Region::new(5, pages);
         puppet.map(&region)?;
         Ok(World {
             _look: look,
@@ -124,20 +133,21 @@ impl World {
     }
 
     /// The same with these contents.
-    fn store_as(&mut self, pages: Range<usize>, content: impl Fn(usize) -> Spec) -> Result<()> {
+    pub fn store_as(&mut self, pages: Range<usize>, content: impl Fn(usize) -> Spec) -> Result<()> {
         let spec = |page| pages.contains(&page).then(|| content(page));
         self.puppet.write(&mut self.region, spec)?;
         page_out(&self.sandbox.cgroup, &self.puppet, &self.region)?;
         let entries = self.number("entries")?;
         ensure!(
-            entries >= PAGES as u64,
-            "{entries} entries after {PAGES} pages went out"
+            entries >= self.region.pages() as u64,
+            "{entries} entries after {} pages went out",
+            self.region.pages()
         );
         let id = self.sandbox.id;
         let looked = || Ok(module::value(&format!("sandboxes/{id}/provisional"))? == 0);
         host::wait_until(
             "the second look should be done",
-            Duration::from_secs(10),
+            Duration::from_secs(30),
             looked,
         )
     }
@@ -148,11 +158,13 @@ impl World {
         host::write(file, phase.name())
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks all pages.
+    pub fn check(&self) -> Result<()> {
         self.puppet.check(&self.region)
     }
 
-    fn number(&self, field: &str) -> Result<u64> {
+    /// One of the sandbox's counters.
+    pub fn number(&self, field: &str) -> Result<u64> {
         self.sandbox.counters()?.get(field)
     }
 
@@ -280,6 +292,39 @@ fn renewed_with_a_new_one(ctx: &mut Ctx) -> Result<()> {
     let errors = world.number("load_errors")?;
     ensure!(errors == 0, "{errors} load errors");
     Ok(())
+}
+
+/// The mean of what was stored at first stays, that of the last pages follows them.
+fn how_well_it_serves(ctx: &mut Ctx) -> Result<()> {
+    /// Of which half or more are made with the dictionary: more than it takes for a mean.
+    const ROUNDS: usize = 4;
+    let mut world = World::new(ctx)?;
+    world.add(ctx, &dictionary()).context("add")?;
+    let means = |world: &World| -> Result<(u64, u64)> {
+        let first = world.number("group_dictionary_first")?;
+        Ok((first, world.number("group_dictionary_recent")?))
+    };
+    ensure!(means(&world)? == (0, 0), "means of nothing");
+    for round in 0..ROUNDS {
+        world.store(0..PAGES, round)?;
+    }
+    let (first, recent) = means(&world)?;
+    ensure!(
+        0 < first && first < PAGE as u64 && recent > 0,
+        "means of {first} and {recent} bytes"
+    );
+    for round in 0..ROUNDS {
+        world.store_as(0..PAGES, |page| {
+            Spec::new(Kind::Text, (page + PAGES * round) as u32)
+        })?;
+    }
+    let (then, now) = means(&world)?;
+    println!("# {first} and {recent} bytes, {now} of another kind");
+    ensure!(then == first, "the first mean was {first}, is {then}");
+    ensure!(now != recent, "other pages have the same mean of {now}");
+    retire(ctx, world.sandbox.id).context("retire")?;
+    ensure!(means(&world)? == (0, 0), "means without a dictionary");
+    world.check()
 }
 
 fn reference_pages_get_one(ctx: &mut Ctx) -> Result<()> {

@@ -464,7 +464,8 @@ fn direct_reclaim(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-fn under_load(ctx: &mut Ctx) -> Result<()> {
+/// Six processes in two sandboxes and another cgroup swap and check their pages.
+pub fn under_load(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(256)?;
     let second = ctx.sandbox("box2", &world.template.name)?;
     let other = ctx.cgroup("other")?;

@@ -25,6 +25,7 @@ mod sys;
 mod template;
 mod template_file;
 mod tracing;
+mod training;
 mod unload;
 mod zswap;
 
@@ -68,6 +69,7 @@ fn table(debug: bool) -> Vec<Test> {
         group::TESTS,
         second_look::TESTS,
         dictionary::TESTS,
+        training::TESTS,
         template_file::TESTS,
         tracing::TESTS,
         zswap::TESTS,

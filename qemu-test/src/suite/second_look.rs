@@ -29,6 +29,8 @@ pub const TESTS: &[Test] = &[
     test!(makes_entries_smaller),
     test!(only_while_the_agent_waits),
     test!(switched_off),
+    test!(within_its_share_of_the_time),
+    test!(with_the_sandboxes_level),
     test!(against_everything),
     test!(against_the_end_of_sandboxes),
     test!(unload_during_it),
@@ -265,6 +267,91 @@ fn switched_off(ctx: &mut Ctx) -> Result<()> {
         );
     }
     member.check()
+}
+
+/// Lets the second look take so much of a CPU's time, and all of it again in the end.
+struct Share;
+
+impl Share {
+    const FILE: &str = "second_look_percent";
+
+    fn of(percent: u64) -> Result<Share> {
+        host::write(module::sysfs(Self::FILE), &percent.to_string())?;
+        Ok(Share)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let _ = host::write(module::sysfs(Self::FILE), "100");
+    }
+}
+
+fn within_its_share_of_the_time(ctx: &mut Ctx) -> Result<()> {
+    /// A round, which is not cut short, and its last page.
+    const ROUND: f64 = 0.1;
+    ctx.swap()?;
+    let mut template = ctx.template(16)?;
+    let mut member = Member::start(ctx, "member", &mut template)?;
+    let _on = On::switch()?;
+    let mut round = 0;
+    let mut looked = |percent: u64, passes: u32| -> Result<(f64, f64)> {
+        let _share = Share::of(percent)?;
+        let before = Counters::global()?;
+        let start = Instant::now();
+        for _ in 0..passes {
+            round += 1;
+            member.tell(Phase::Running)?;
+            member.write(|page| changed(page, round))?;
+            member.tell(Phase::Waiting)?;
+            member.wait_done()?;
+        }
+        let took = start.elapsed();
+        let looked = before.grown("second_look_ns")? as f64 / 1e9;
+        Ok((looked, took.as_secs_f64()))
+    };
+    let (unbound, _) = looked(100, 1)?;
+    // So many that the bound shows.
+    let passes = (5.0 * ROUND / unbound).ceil() as u32;
+    let (looked, took) = looked(10, passes)?;
+    println!("# {looked:.2} s in {took:.1} s");
+    ensure!(
+        looked <= took * 0.1 + ROUND,
+        "{looked:.2} s of {took:.1} s with a bound of 10 percent"
+    );
+    ensure!(looked > 3.0 * ROUND, "it took {looked:.2} s only");
+    for wrong in ["0", "101", "-1", "all"] {
+        let result = std::fs::write(module::sysfs(Share::FILE), wrong);
+        module::expect_errno(wrong, result, &[libc::EINVAL])?;
+    }
+    member.check()
+}
+
+/// The same pages at both levels.
+fn with_the_sandboxes_level(ctx: &mut Ctx) -> Result<()> {
+    ctx.swap()?;
+    let mut template = ctx.template(16)?;
+    let mut member = Member::start(ctx, "member", &mut template)?;
+    let file = module::sysfs(&format!("sandboxes/{}/level", member.sandbox.id));
+    for wrong in ["9", "0", "-3", "six"] {
+        let result = std::fs::write(&file, wrong);
+        module::expect_errno(wrong, result, &[libc::EINVAL])?;
+    }
+    let _on = On::switch()?;
+    let mut bytes = Vec::new();
+    for level in ["3", "6"] {
+        host::write(&file, level)?;
+        ensure!(host::read(&file)? == level, "the level was not kept");
+        // The former entries are replaced, so that no page resembles one of those.
+        member.write(|page| Spec::new(Kind::Fill, page as u32))?;
+        member.write(|page| Spec::new(Kind::Text, page as u32))?;
+        member.wait_done()?;
+        bytes.push(member.number("arena_bytes")?);
+        member.check()?;
+    }
+    println!("# {bytes:?} bytes at levels 3 and 6");
+    ensure!(bytes[1] < bytes[0], "{bytes:?} bytes at levels 3 and 6");
+    Ok(())
 }
 
 /// Stores, loads, frees and compaction of the entries that are being looked at.

@@ -11,6 +11,7 @@ use super::fixture::module::{self, expect_errno, Device};
 use super::fixture::page::{Kind, Spec};
 use super::fixture::puppet::Region;
 use super::fixture::{host, page_out, trace, write_mixed, Ctx, World};
+use super::hooks;
 use super::runner::Test;
 use super::sys;
 
@@ -33,6 +34,7 @@ pub const TESTS: &[Test] = &[
     test!(task_sleeps_in_store_of_huge_page, 60),
     test!(self_test_at_load, 60),
     test!(bad_parameter, 30),
+    test!(processors_share_buffers, 60),
     test!(loaded_twice, 30),
     test!(drain_and_unload, 60),
     test!(twenty_times_under_load, 180),
@@ -217,6 +219,23 @@ fn bad_parameter(ctx: &mut Ctx) -> Result<()> {
     module::load("")?;
     ctx.open_device()?;
     ctx.device().arm()?;
+    Ok(())
+}
+
+/// A bound on the buffers that leaves room for one page at a time.
+fn processors_share_buffers(ctx: &mut Ctx) -> Result<()> {
+    let scratch = || module::value("stats/memory_scratch");
+    let each_its_own = scratch()?;
+    reload(ctx, "bounce_kib=1")?;
+    let shared = scratch()?;
+    ensure!(
+        0 < shared && shared < each_its_own,
+        "{shared} bytes of buffers, {each_its_own} without a bound"
+    );
+    hooks::under_load(ctx)?;
+    super::fixture::clean_module(ctx.device())?;
+    reload(ctx, "")?;
+    ensure!(scratch()? == each_its_own, "the bound outlives the module");
     Ok(())
 }
 

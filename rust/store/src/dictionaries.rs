@@ -25,10 +25,43 @@ struct Dictionary {
     users: u32,
 }
 
+/// Payloads after which their mean says something about a dictionary.
+pub const SERVED: u32 = 256;
+
+/// How well a dictionary serves: bytes of the payloads that were made with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Mean of the first [`SERVED`]; 0 until there are so many.
+    pub at_first: u32,
+    /// Mean of the last [`SERVED`] of them together; 0 until there are so many.
+    pub of_late: u32,
+    /// Payloads since then, and their bytes.
+    pages: u32,
+    bytes: u32,
+}
+
+impl Service {
+    fn note(&mut self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.pages = self.pages.wrapping_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.pages < SERVED {
+            return;
+        }
+        self.of_late = self.bytes / SERVED;
+        if self.at_first == 0 {
+            self.at_first = self.of_late;
+        }
+        (self.pages, self.bytes) = (0, 0);
+    }
+}
+
 /// The dictionaries of a group.
 #[derive(Debug)]
 pub struct Dictionaries {
     numbers: [Dictionary; MAX_DICTIONARIES as usize],
+    /// How well the current one serves.
+    service: Service,
 }
 
 impl Dictionaries {
@@ -40,6 +73,12 @@ impl Dictionaries {
         };
         Self {
             numbers: [FREE; MAX_DICTIONARIES as usize],
+            service: Service {
+                at_first: 0,
+                of_late: 0,
+                pages: 0,
+                bytes: 0,
+            },
         }
     }
 
@@ -53,8 +92,21 @@ impl Dictionaries {
         u8::try_from(free).ok()
     }
 
+    /// Notes a payload of `bytes` bytes that a second look made with a dictionary.
+    pub fn note(&mut self, number: u8, bytes: usize) {
+        if self.current() == Some(number) {
+            self.service.note(bytes);
+        }
+    }
+
+    /// How well the current dictionary serves; of no payloads when there is none.
+    pub fn service(&self) -> Service {
+        self.service
+    }
+
     /// Retires the current dictionary, if there is one.
     pub fn retire(&mut self) {
+        self.service = Service::default();
         for dictionary in &mut self.numbers {
             if dictionary.state == State::Current {
                 dictionary.state = State::Retired;

@@ -44,7 +44,7 @@ use agentzip_codec as codec;
 pub use self::arena::{Arena, InsertError, MAX_FRAGMENTS, MAX_PACKED};
 pub use self::arenas::Arenas;
 pub use self::descriptor::{Descriptor, Entry, Owner, MAX_OWNERS, REF_CRC_BITS};
-pub use self::dictionaries::{Dictionaries, MAX_DICTIONARIES};
+pub use self::dictionaries::{Dictionaries, Service, MAX_DICTIONARIES, SERVED};
 pub use self::group::{feature_keys, Group, Ranking, Wanted};
 pub use self::index::{key_of_feature, key_of_index, mix, Index, Where, MAX_SLOTS};
 pub use self::leaf::{locate, Leaf, SlotAddress, MAX_SWAP_TYPES, SLOTS};

@@ -34,6 +34,10 @@ pub struct Group {
     pub bytes: u64,
     /// Payloads that need the current one.
     pub users: u64,
+    /// Mean bytes of the first payloads made with the current one; 0 while there are few.
+    pub first_bytes: u64,
+    /// The same of the last ones.
+    pub recent_bytes: u64,
     /// Entries that need any of them, and bytes of their payloads.
     pub pages: u64,
     /// See there.
@@ -57,6 +61,8 @@ impl fmt::Display for List {
             ">DICTIONARIES",
             ">BYTES",
             ">USERS",
+            ">AT FIRST",
+            ">OF LATE",
             ">PAGES",
             ">PAYLOADS",
         ]);
@@ -68,11 +74,21 @@ impl fmt::Display for List {
                 group.dictionaries.to_string(),
                 Bytes(group.bytes).to_string(),
                 group.users.to_string(),
+                mean(group.first_bytes),
+                mean(group.recent_bytes),
                 group.pages.to_string(),
                 Bytes(group.payload_bytes).to_string(),
             ]);
         }
         table.fmt(f)
+    }
+}
+
+/// A mean of payloads; none while there are too few.
+fn mean(bytes: u64) -> String {
+    match bytes {
+        0 => "-".to_owned(),
+        bytes => format!("{bytes} B"),
     }
 }
 
@@ -86,6 +102,8 @@ fn groups(context: &Context) -> Result<BTreeMap<[String; 3], Group>> {
             dictionaries: sandbox.group_dictionaries,
             bytes: sandbox.group_dictionary_bytes,
             users: sandbox.group_dictionary_users,
+            first_bytes: sandbox.group_dictionary_first,
+            recent_bytes: sandbox.group_dictionary_recent,
             pages: 0,
             payload_bytes: 0,
         });

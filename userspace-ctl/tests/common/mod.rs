@@ -175,6 +175,8 @@ impl Trees {
             ("group_dictionaries", "2"),
             ("group_dictionary_bytes", "300000"),
             ("group_dictionary_users", "40"),
+            ("group_dictionary_first", "700"),
+            ("group_dictionary_recent", "710"),
             ("ranges", "0"),
         ] {
             self.write(&format!("{directory}/{file}"), &format!("{value}\n"));

@@ -6,16 +6,16 @@ use std::fmt::Write;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use agentzip_uapi as uapi;
-use anyhow::{anyhow, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 
+use super::super::fixture::controller::{controller, output_of, run};
 use super::super::fixture::module::{self, expect_errno, name};
 use super::super::fixture::puppet::Region;
 use super::super::fixture::{host, page_out, Ctx, Sandbox};
-use super::super::sys::{self, PAGE_SIZE};
+use super::super::sys::PAGE_SIZE;
 use super::calls::{add_part, attach_signed, call, output, Bytes};
 use super::restored::{disk_file, needs_template, sealed_memfd, write_near};
 
@@ -120,30 +120,6 @@ pub fn earlier_versions_of_the_structures(ctx: &mut Ctx) -> Result<()> {
     ensure!(id == cgroup.id()?, "id {id}");
     ctx.device().detach(id)?;
     Ok(())
-}
-
-/// Runs a program outside the test's cgroups.
-fn output_of(program: &Path, arguments: &[&str]) -> Result<Output> {
-    // To learn how it ended. Members of families end as if nobody waited for them.
-    sys::default_sigchld();
-    let output = Command::new(program).args(arguments).output();
-    sys::ignore_sigchld();
-    output.with_context(|| format!("run {}", program.display()))
-}
-
-/// Runs the controller; its output, or what it complains of.
-fn controller(arguments: &[&str]) -> Result<Result<String, String>> {
-    let output = output_of(&Path::new(host::PAYLOAD).join("agentzip"), arguments)?;
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(match output.status.success() {
-        true => Ok(text(output.stdout)),
-        false => Err(text(output.stderr)),
-    })
-}
-
-/// The same where it must succeed.
-fn run(arguments: &[&str]) -> Result<String> {
-    controller(arguments)?.map_err(|error| anyhow!("{}: {error}", arguments.join(" ")))
 }
 
 /// The controller computes signatures and finds ranges in real processes.

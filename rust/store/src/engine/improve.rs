@@ -109,6 +109,12 @@ pub fn improve<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
         return None;
     }
     remember(platform, policy, me, index, &choice, slot, entered.bytes);
+    if entered.representation == Representation::Dict {
+        let number = choice.encoder.dictionary();
+        platform.group(me, |group| {
+            number.map(|number| group.dictionaries.note(number, entered.bytes))
+        });
+    }
     match chosen {
         true => choice.publish(platform, me),
         false => choice.give_up(platform, me),
