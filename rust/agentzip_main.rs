@@ -85,7 +85,7 @@ module! {
         },
         bounce_kib: u32 {
             default: 16384,
-            description: "bound on the buffers of stores, loads and second look together, in KiB",
+            description: "bound on the buffers of stores, loads and second look together, in KiB; room for one page each they have whatever it is",
         },
     },
 }

@@ -2,12 +2,12 @@
 
 //! Scratch: the copy of a page, the engine's buffers and the zstd contexts. Allocated when the module
 //! loads, as one for each possible CPU, so that CPU hotplug needs nothing, or as many as the bound on
-//! their bytes leaves room for: what stores, loads and samples need in passing is never more.
+//! their bytes leaves room for: what stores and loads need in passing is never more.
 //!
 //! Locking: one mutex for each, taken as zswap does: pick the one of the CPU that we happen to run
 //! on, then lock its mutex. The task may migrate in between or sleep while it holds it; the mutex, not the
-//! CPU, gives exclusion. So CPUs can share one. Who waits for it waits for the pages of those before,
-//! one each. The locks of slots, arenas and groups, the page allocator's and RCU nest
+//! CPU, gives exclusion. So CPUs can share one. While it is taken any other that is free serves as well;
+//! only if none is, the task sleeps. The locks of slots, arenas and groups, the page allocator's and RCU nest
 //! inside; no folio is locked under it. Under it handles of dictionaries are taken and dropped.
 
 use kernel::alloc::flags::{GFP_KERNEL, __GFP_ZERO};
@@ -88,12 +88,15 @@ impl Pool {
         Ok(Self { scratches, bytes })
     }
 
-    /// The scratch of the CPU that we run on, or ran on a moment ago. May sleep. `None` never
-    /// happens: there is at least one.
+    /// The scratch of the CPU that we run on, or ran on a moment ago, or another one that is free. May
+    /// sleep. `None` never happens: there is at least one.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, Scratch>> {
         let cpu = CpuId::current().as_u32() as usize;
-        let number = cpu.checked_rem(self.scratches.len())?;
-        self.scratches.get(number).map(|scratch| scratch.lock())
+        let mine = cpu.checked_rem(self.scratches.len())?;
+        let (before, from) = self.scratches.split_at_checked(mine)?;
+        let free = from.iter().find_map(|scratch| scratch.try_lock());
+        free.or_else(|| before.iter().find_map(|scratch| scratch.try_lock()))
+            .or_else(|| Some(from.first()?.lock()))
     }
 
     /// Bytes of all scratch; fixed.

@@ -42,6 +42,9 @@ use crate::store_policy::{Owner, Slot, MAX_SWAP_TYPES};
 /// may take a part of a CPU's time only.
 const ROUND_NS: i64 = 50_000_000;
 
+/// Longest time that a round is counted with, ns.
+const MAX_ROUND_NS: i64 = 4 * ROUND_NS;
+
 /// What the worker works with.
 pub(crate) struct Worker {
     look: Pin<KBox<Mutex<Look>>>,
@@ -72,8 +75,16 @@ struct Look {
     renewing: bool,
     /// Entries that were looked at since the walk began.
     found: u64,
-    /// Until when the worker has used up its share of the time.
-    rests_until: Option<Instant<Monotonic>>,
+    /// The pause after the last round.
+    rest: Option<Rest>,
+}
+
+/// The worker has used up its share of the time.
+#[derive(Clone, Copy)]
+struct Rest {
+    until: Instant<Monotonic>,
+    /// The share, in percent: with another one the pause is over.
+    percent: u32,
 }
 
 impl Look {
@@ -83,7 +94,7 @@ impl Look {
             at: Walk::START,
             renewing: false,
             found: 0,
-            rests_until: None,
+            rest: None,
         })
     }
 }
@@ -103,16 +114,19 @@ extern "C" fn agentzip_rs_second_look() -> c_int {
 fn turn(state: &State) -> Option<Delta> {
     let mut look = state.look.look.lock();
     let start = Instant::<Monotonic>::now();
-    let left = look.rests_until.map(|until| until - start);
+    let percent = state.second_look_percent.load(Relaxed);
+    let rest = look.rest.filter(|rest| rest.percent == percent);
+    let left = rest.map(|rest| rest.until - start);
     if let Some(left) = left.filter(|left| left.as_nanos() > 0) {
         return Some(left);
     }
     let more = round(state, &mut look);
-    let took = start.elapsed();
-    let percent = i64::from(state.second_look_percent.load(Relaxed).clamp(1, 100));
-    // At most 99 times as long as the round.
-    let pause = Delta::from_nanos(took.as_nanos() / percent * (100 - percent));
-    look.rests_until = Some(start + took + pause);
+    // By the clock: a round that had to wait for memory counts as no more than a few others.
+    let took = start.elapsed().as_nanos().min(MAX_ROUND_NS);
+    let share = i64::from(percent.clamp(1, 100));
+    let pause = Delta::from_nanos(took / share * (100 - share));
+    let until = Instant::now() + pause;
+    look.rest = Some(Rest { until, percent });
     more.then_some(pause)
 }
 
@@ -248,6 +262,7 @@ fn look_for(state: &State, slot: Slot, task: Task, scratch: &mut Scratch) -> boo
         let (page, work) = (&mut buffers.page, &mut buffers.work);
         let zstd = &mut scratch.zstd;
         let mut policy = state.policy();
+        // With literals as they are, so that pages decode as fast.
         policy.limits.level = effort;
         match task {
             Task::Improve => {

@@ -135,7 +135,8 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Makes the state with at most so many bytes of scratch, if that is enough for one page at a time.
+    /// Makes the state with at most so many bytes of scratch, but enough for one page at a time and the
+    /// second look.
     pub(crate) fn new(bounce_bytes: u64) -> Result<Self> {
         let state = KBox::try_pin_init(State::new(bounce_bytes)?, GFP_KERNEL)?;
         STATE.store(&*state, Release);

@@ -318,6 +318,7 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
             state
                 .second_look_percent
                 .store(percent.ok_or(EINVAL)?, Relaxed);
+            second_look::kick();
             Ok(())
         }
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_max_distance) => {

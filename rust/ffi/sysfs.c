@@ -52,7 +52,7 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
-	A(max_bytes), A(max_distance), A(second_look),			\
+	A(max_bytes), A(max_distance), A(second_look),
 	A(second_look_percent), NULL,
 };
 

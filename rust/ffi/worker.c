@@ -37,8 +37,8 @@ static void look(struct work_struct *work)
 
 void agentzip_second_look_kick(void)
 {
-	/* During a pause this does nothing: the work is pending. */
-	queue_delayed_work(system_dfl_wq, &second_look, 0);
+	/* At once: whether a pause goes on, the round decides. */
+	mod_delayed_work(system_dfl_wq, &second_look, 0);
 }
 
 void agentzip_worker_stop(void)

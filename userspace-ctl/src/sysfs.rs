@@ -118,7 +118,7 @@ pub struct Memory {
     pub template_pages: u64,
     /// Template indexes.
     pub template_index: u64,
-    /// Per-CPU scratch.
+    /// Scratch.
     pub scratch: u64,
     /// Sandbox and template objects.
     pub objects: u64,

@@ -37,7 +37,7 @@ fn training(id: &str) -> [&str; 6] {
 }
 
 fn what_pays_is_loaded(ctx: &mut Ctx) -> Result<()> {
-    const PAGES: usize = 2048;
+    const PAGES: usize = 3584;
     let mut world = World::with_pages(ctx, PAGES)?;
     world.store_as(0..PAGES, |page| Spec::new(Kind::Text, page as u32))?;
     let id = format!("id:{}", world.sandbox.id);

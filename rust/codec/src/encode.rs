@@ -28,6 +28,8 @@ const ZSTD_ABOVE: usize = 512;
 pub struct Limits {
     /// zstd's effort.
     pub level: Level,
+    /// What becomes of literals. [`Level::Best`] tries others where that promises much.
+    pub literals: Literals,
     /// Longest payload worth having, in bytes with padding; above [`MAX_PAYLOAD`] means that.
     pub max_payload: usize,
     /// Longest payload worth having that needs a base, in bytes with padding: what a page may differ
@@ -49,6 +51,7 @@ impl Limits {
     pub const fn at(level: Level) -> Self {
         Self {
             level,
+            literals: level.literals(),
             max_payload: MAX_PAYLOAD,
             max_distance: MAX_PAYLOAD,
             delta_final: 256,
@@ -139,9 +142,10 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Makes another effort from here on.
+    /// Makes another effort from here on, with the level's own literals.
     pub fn set_level(&mut self, level: Level) {
         self.limits.level = level;
+        self.limits.literals = level.literals();
     }
 
     /// The page's CRC-32C.
@@ -372,8 +376,9 @@ impl<'a> Encoder<'a> {
         }
         let len = delta::encode_split(self.page, base.page, changed, &mut scratch.stream)?;
         let stream = scratch.stream.get(..len)?;
-        let level = self.limits.level;
-        let literals = level.literals();
+        let Limits {
+            level, literals, ..
+        } = self.limits;
         let len = backend.compress(level, literals, &[], stream, &mut scratch.block)?;
         let block = scratch.block.get(..len)?;
         self.keep(
@@ -402,8 +407,8 @@ impl<'a> Encoder<'a> {
         self.keep_block(Format::prefix(base.id), needs, len, scratch, out);
     }
 
-    /// Makes a block, with literals as the level has them: plain, and where there is time for it
-    /// compressed when that pays. Returns its length.
+    /// Makes a block, with literals as wanted, and where there is time for it with plain ones unless codes
+    /// pay. Returns its length.
     fn compress(
         &self,
         block: &mut [u8],
@@ -412,7 +417,7 @@ impl<'a> Encoder<'a> {
         let level = self.limits.level;
         let mut with = |literals, block: &mut [u8]| make(literals, level, block);
         match level {
-            Level::Cheap | Level::Fast => with(level.literals(), block),
+            Level::Cheap | Level::Fast => with(self.limits.literals, block),
             Level::Best => {
                 let plain = with(Literals::Plain, block);
                 let made = plain.and_then(|len| block.get(..len));

@@ -28,12 +28,13 @@ struct Dictionary {
 /// Payloads after which their mean says something about a dictionary.
 pub const SERVED: u32 = 256;
 
-/// How well a dictionary serves: bytes of the payloads that were made with it.
+/// How well a dictionary serves: bytes of the payloads of pages that it was tried for and that are based on
+/// no other page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     /// Mean of the first [`SERVED`]; 0 until there are so many.
     pub at_first: u32,
-    /// Mean of the last [`SERVED`] of them together; 0 until there are so many.
+    /// Mean of the last full [`SERVED`]; 0 until there are so many.
     pub of_late: u32,
     /// Payloads since then, and their bytes.
     pages: u32,
@@ -92,7 +93,8 @@ impl Dictionaries {
         u8::try_from(free).ok()
     }
 
-    /// Notes a payload of `bytes` bytes that a second look made with a dictionary.
+    /// Notes that a second look left a page, for which it tried a dictionary, with a payload of `bytes`
+    /// bytes that is based on no other page.
     pub fn note(&mut self, number: u8, bytes: usize) {
         if self.current() == Some(number) {
             self.service.note(bytes);

@@ -15,7 +15,8 @@ mod scheduler;
 #[allow(dead_code, reason = "as above")]
 mod world;
 
-use agentzip_codec::{DecodeError, Page, Representation};
+use agentzip_codec::host::Dictionary;
+use agentzip_codec::{golden, header, BaseId, DecodeError, Page, Representation};
 use agentzip_store::engine::LoadError;
 use agentzip_store::{Arena, Released, UNIT_BYTES};
 use std::sync::atomic::Ordering::Relaxed;
@@ -162,35 +163,76 @@ fn a_page_of_the_template_uses_no_similar_sibling() {
 #[test]
 fn a_damaged_reference_page_never_gives_a_wrong_page() {
     let world = World::new(Vec::new());
+    damage_reference_pages(world, Representation::Zstd);
+    let world = World::with_second_look(Vec::new());
+    let mut content = [0; 4096];
+    golden::dictionary(&mut content);
+    world.add_dictionary(Dictionary::new(&content).unwrap());
+    damage_reference_pages(world, Representation::Dict);
+}
+
+/// The first of two reference pages is to be stored like this, the second to be based on it.
+fn damage_reference_pages(world: World, as_what: Representation) {
     let first = text(1);
-    // Few changed words, moved bytes, and few changed words in a page that has moved bytes itself.
+    // Few changed words, moved bytes, few changed words in a page that has moved bytes itself, and other
+    // moved bytes.
     let second = changed(&first, 97, 1);
-    let mut third = first;
-    third.rotate_right(100);
-    let pages = [first, second, third, changed(&third, 101, 1)];
+    let moved = |by, every, change| {
+        let mut page = first;
+        page.rotate_right(by);
+        changed(&page, every, change)
+    };
+    let third = moved(104, 15, 1);
+    let fifth = moved(208, 15, 2);
+    let pages = [first, second, third, changed(&third, 101, 1), fifth];
+    // Pages that resemble one that becomes a base, and an entry that has one.
+    let late = [(5, changed(&third, 89, 1)), (6, changed(&fifth, 89, 1))];
+    let store = |number: usize, page: &Page| {
+        let index = [100, 100, 200, 200, 100, 200, 100][number];
+        world.store(number as u16 % 4, number, index, page).unwrap();
+        world.improve(number);
+    };
     for (number, page) in pages.iter().enumerate() {
-        let index = [100, 100, 200, 200][number];
-        world.store(number as u16, number, index, page).unwrap();
+        store(number, page);
     }
-    let how: Vec<_> = (0..4).map(|number| world.check(number)).collect();
-    assert_eq!(world.references(), 2, "{how:?}");
-    let mut checksums = [0; 4];
-    for id in 0..2 {
-        for unit in world.reference(id).unwrap().chunks_exact(UNIT_BYTES) {
+    let how: Vec<_> = (0..5).map(|number| world.check(number)).collect();
+    use Representation::{Delta, Prefix, Ref};
+    assert_eq!(how, [Ref, Delta, Ref, Delta, Prefix]);
+    let references = [0, 1].map(|id| world.reference(id).unwrap());
+    let [base, based] = references.each_ref().map(|r| header(r).unwrap());
+    assert_eq!(base.representation, as_what);
+    assert_eq!(based.base, Some(BaseId::Reference(0)));
+    assert_eq!(based.representation, Prefix);
+
+    let mut checksums = [0; 5];
+    for (id, payload) in references.iter().enumerate() {
+        for (n, unit) in payload.chunks_exact(UNIT_BYTES).enumerate() {
             let unit: [u8; UNIT_BYTES] = unit.try_into().unwrap();
-            for at in 0..UNIT_BYTES {
-                let mut bad = unit;
-                bad[at] ^= 0x24;
-                assert_ne!(world.memory.damage(&unit, at, 0x24), 0, "{id} {at}");
-                for (number, expected) in pages.iter().enumerate() {
-                    match world.try_load(number) {
-                        Ok(page) => assert!(page == *expected, "slot {number}: a wrong page"),
-                        Err(LoadError::Decode(DecodeError::Checksum)) => checksums[number] += 1,
-                        Err(_) => {}
-                    }
+            let at = n % UNIT_BYTES;
+            let mut bad = unit;
+            bad[at] ^= 0x24;
+            assert_ne!(world.memory.damage(&unit, at, 0x24), 0, "{id} {n}");
+            for (number, expected) in pages.iter().enumerate() {
+                match world.try_load(number) {
+                    Ok(page) => assert!(page == *expected, "slot {number}: a wrong page"),
+                    Err(LoadError::Decode(DecodeError::Checksum)) => checksums[number] += 1,
+                    Err(_) => {}
                 }
-                assert_ne!(world.memory.damage(&bad, at, 0x24), 0, "{id} {at}");
             }
+            // Nor is what is wrong a base of other pages.
+            for (number, page) in &late {
+                store(*number, page);
+            }
+            let now = late.map(|(number, _)| world.try_load(number));
+            assert_ne!(world.memory.damage(&bad, at, 0x24), 0, "{id} {n}");
+            for ((number, page), now) in late.iter().zip(now) {
+                assert!(now == Ok(*page), "{id} {n}: slot {number}");
+                world.check(*number);
+                world.erase(*number);
+            }
+            // The damage may have been one that does not matter: then it is a reference page now.
+            store(4, &fifth);
+            assert_eq!(world.check(4), Prefix, "{id} {n}");
         }
     }
     assert!(checksums.iter().all(|&n| n > 0), "{checksums:?}");

@@ -482,7 +482,7 @@ pub struct MemoryStats {
     pub template_pages: u64,
     /// Template indexes.
     pub template_index: u64,
-    /// Per-CPU scratch pages and codec contexts; does not grow with the number of sandboxes.
+    /// Scratch pages and codec contexts; does not grow with the number of sandboxes.
     pub scratch: u64,
     /// Sandbox and template objects.
     pub objects: u64,

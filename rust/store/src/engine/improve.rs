@@ -109,11 +109,11 @@ pub fn improve<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
         return None;
     }
     remember(platform, policy, me, index, &choice, slot, entered.bytes);
-    if entered.representation == Representation::Dict {
-        let number = choice.encoder.dictionary();
-        platform.group(me, |group| {
-            number.map(|number| group.dictionaries.note(number, entered.bytes))
-        });
+    if let (Representation::Dict | Representation::Zstd, Some(number)) =
+        (entered.representation, choice.dictionary)
+    {
+        // Whether or not the dictionary helped: where it does not it serves badly.
+        platform.group(me, |group| group.dictionaries.note(number, entered.bytes));
     }
     match chosen {
         true => choice.publish(platform, me),
