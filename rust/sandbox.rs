@@ -64,7 +64,7 @@ pub(crate) struct Sandbox {
 /// Walks of the second look that try a new dictionary for a sandbox, if its agent cuts them short.
 const MAX_WALKS: u32 = 8;
 
-/// zstd's levels that the second look may encode with: what those find is found at each.
+/// zstd's levels that the second look may encode with: by number, and the search that finds as much.
 const LEVELS: [(u32, Level); 2] = [(3, Level::Fast), (6, Level::Best)];
 const DEFAULT_LEVEL: u32 = 6;
 

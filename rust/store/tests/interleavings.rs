@@ -10,7 +10,7 @@ mod dictionaries;
 #[path = "interleaving/scheduler.rs"]
 mod scheduler;
 #[path = "interleaving/world.rs"]
-#[allow(dead_code, reason = "shared with the tests without concurrency")]
+#[expect(dead_code, reason = "shared with the tests without concurrency")]
 mod world;
 
 use agentzip_codec::{Page, Representation};
