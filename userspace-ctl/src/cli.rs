@@ -2,6 +2,8 @@
 
 //! The command line: parses it, runs the command, prints its report.
 
+mod lifecycle;
+
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -127,6 +129,9 @@ enum Command {
         #[arg(long)]
         no_swapoff: bool,
     },
+    /// Check and show the configuration of the daemon
+    #[command(subcommand)]
+    Config(lifecycle::ConfigCommand),
 }
 
 #[derive(Subcommand, Debug)]
@@ -371,6 +376,7 @@ pub fn run() -> Result<ExitCode> {
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
         Command::Limit { size } => print.report(&limit::store(&context, size)?),
         Command::Status => print.report(&status::status(&context)?),
+        Command::Config(command) => lifecycle::run_config(print, command),
         Command::Drain { no_swapoff } => {
             let report = drain::drain(&context, !no_swapoff)?;
             print.report(&report)?;

@@ -13,6 +13,7 @@
 
 pub mod cgroup;
 pub mod commands;
+pub mod config;
 pub mod context;
 pub mod device;
 pub mod error;

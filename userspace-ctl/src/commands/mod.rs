@@ -5,6 +5,7 @@
 
 pub mod alarm;
 pub mod arm;
+pub mod config;
 pub mod dictionary;
 pub mod drain;
 mod explain;
