@@ -11,12 +11,14 @@
 
 #![deny(unsafe_code)]
 
+pub mod attributes;
 pub mod cgroup;
 pub mod commands;
 pub mod context;
 pub mod device;
 pub mod error;
 pub mod format;
+pub mod hint;
 pub mod host;
 pub mod limit;
 pub mod name;
@@ -28,8 +30,10 @@ pub mod sys;
 pub mod sysfs;
 pub mod zswap;
 
+pub use attributes::Attributes;
 pub use context::{Context, Paths};
 pub use error::{Error, Result};
+pub use hint::{Hint, ToolName};
 pub use limit::Limit;
 pub use name::ObjectName;
 pub use signature::Signature;
