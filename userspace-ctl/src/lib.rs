@@ -12,10 +12,12 @@
 #![deny(unsafe_code)]
 
 pub mod attributes;
+pub mod authority;
 pub mod cgroup;
 pub mod commands;
 pub mod context;
 pub mod device;
+pub mod directory;
 pub mod error;
 pub mod format;
 pub mod hint;
@@ -31,6 +33,7 @@ pub mod sysfs;
 pub mod zswap;
 
 pub use attributes::Attributes;
+pub use authority::{Authority, Tenant, Uid};
 pub use context::{Context, Paths};
 pub use error::{Error, Result};
 pub use hint::{Hint, ToolName};
