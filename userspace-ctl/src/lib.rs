@@ -11,13 +11,17 @@
 
 #![deny(unsafe_code)]
 
+pub mod attributes;
+pub mod authority;
 pub mod cgroup;
 pub mod commands;
 pub mod config;
 pub mod context;
 pub mod device;
+pub mod directory;
 pub mod error;
 pub mod format;
+pub mod hint;
 pub mod host;
 pub mod limit;
 pub mod name;
@@ -29,8 +33,11 @@ pub mod sys;
 pub mod sysfs;
 pub mod zswap;
 
+pub use attributes::Attributes;
+pub use authority::{Authority, Tenant, Uid};
 pub use context::{Context, Paths};
 pub use error::{Error, Result};
+pub use hint::{Hint, ToolName};
 pub use limit::Limit;
 pub use name::ObjectName;
 pub use signature::Signature;

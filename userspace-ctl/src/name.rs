@@ -6,9 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use agentzip_uapi::{name_from_str, Name, NAME_LEN, NAME_MAX};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A legal name: 1 to 47 ASCII letters, digits, `.`, `_` and `-`, not starting with a dot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     text: String,
     raw: Box<Name>,
@@ -51,8 +52,21 @@ impl fmt::Display for ObjectName {
     }
 }
 
+impl Serialize for ObjectName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ObjectName, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// The text is no legal name.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a name has 1 to {NAME_MAX} ASCII letters, digits, '.', '_' or '-' and does not start with a dot"
 )]
