@@ -23,6 +23,7 @@ pub mod error;
 pub mod format;
 pub mod hint;
 pub mod host;
+pub mod lifecycle;
 pub mod limit;
 pub mod name;
 pub mod procfs;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use parse::Problem;
 pub use units::{Mode, Part, Percent, Span, StoreSize, Within};
 
+pub use crate::authority::Tenant;
 use crate::Limit;
 
 /// Where the file is.
@@ -206,19 +207,6 @@ pub struct Weights {
     pub resume: f64,
     /// zstd's level of the second look.
     pub level: u32,
-}
-
-/// A user who may attach sandboxes below a tree, in one domain.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tenant {
-    /// The user's number.
-    pub uid: u32,
-    /// The tree. Absolute.
-    pub tree: PathBuf,
-    /// The domain that all of this user's sandboxes belong to.
-    #[serde(deserialize_with = "parse::name")]
-    pub domain: String,
 }
 
 impl Default for Config {
