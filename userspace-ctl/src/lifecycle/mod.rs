@@ -145,7 +145,8 @@ impl Machine {
     }
 
     /// A sandbox of which only the module's phase is known, after the controller was restarted. A
-    /// sandbox that waits is taken for one that was told so by a hint.
+    /// sandbox that waits is taken for one that was told so by a hint; in one that runs a tool may
+    /// run, until it is seen to be left alone.
     pub fn recovered(phase: Phase, now: Time, times: &Times) -> Machine {
         let (state, hinted, expect) = match phase {
             Phase::Running => (State::Running, false, None),
@@ -156,7 +157,7 @@ impl Machine {
             state,
             since: now,
             hinted,
-            tool: false,
+            tool: phase == Phase::Running,
             expect,
         }
     }
@@ -220,6 +221,7 @@ impl Machine {
             Event::Untouched => {
                 if !self.hinted && from == State::Running {
                     self.enter(State::Cooling, now);
+                    self.tool = false;
                 }
             }
             Event::Clock => {}
