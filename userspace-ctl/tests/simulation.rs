@@ -4,7 +4,7 @@
 //! daemon. Nothing is real but the governor; the clock is the model's.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use agentzip_ctl::config::Config;
@@ -15,7 +15,7 @@ use agentzip_uapi::Phase;
 
 const MIB: u64 = 1 << 20;
 const CPUS: usize = 8;
-const TOTAL: u64 = 48 << 30;
+const TOTAL: u64 = 7 << 30;
 const SANDBOXES: u64 = 200;
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -63,7 +63,6 @@ struct Model {
     needs: u64,
     works: bool,
     phase: Phase,
-    frozen: Option<Time>,
     cpu_usec: u64,
     job: Option<(u64, Time)>,
     stopping: bool,
@@ -79,6 +78,12 @@ struct World {
     next: BinaryHeap<Reverse<(Time, u64, Happening)>>,
     sequence: u64,
     sandboxes: BTreeMap<Id, Model>,
+    /// Those that are held, and since when.
+    frozen: BTreeMap<Id, Time>,
+    /// Jobs that run.
+    jobs: usize,
+    /// Those of sandboxes that are gone.
+    orphans: BTreeSet<Id>,
     /// CPU time of all jobs and restores since the daemon started.
     cpu: Duration,
     started: Time,
@@ -108,6 +113,9 @@ impl World {
             next: BinaryHeap::new(),
             sequence: 0,
             sandboxes: BTreeMap::new(),
+            frozen: BTreeMap::new(),
+            jobs: 0,
+            orphans: BTreeSet::new(),
             cpu: Duration::ZERO,
             started: Duration::ZERO,
             seen: Seen::default(),
@@ -139,14 +147,13 @@ impl World {
     }
 
     fn spawn(&mut self, id: Id) {
-        let needs = self.dice.between(100, 500) * MIB;
+        let needs = self.dice.between(16, 80) * MIB;
         let model = Model {
             hints: !id.is_multiple_of(5),
             resident: needs,
             needs,
             works: true,
             phase: Phase::Running,
-            frozen: None,
             cpu_usec: 0,
             job: None,
             stopping: false,
@@ -199,6 +206,7 @@ impl World {
                 assert!(sandbox.job.is_none(), "{id} has a job");
                 assert!(!(sandbox.hints && sandbox.works), "{id} works");
                 sandbox.job = Some((bytes, now));
+                self.jobs += 1;
                 sandbox.stopping = false;
                 let takes = (bytes / MIB) * 3;
                 self.after(takes.max(1), Happening::JobDone(id));
@@ -223,12 +231,10 @@ impl World {
             }
             Effect::Freeze(id) => {
                 self.seen.holds += 1;
-                let sandbox = self.sandboxes.get_mut(&id).unwrap();
-                assert!(sandbox.frozen.replace(now).is_none(), "{id} is frozen");
+                assert!(self.frozen.insert(id, now).is_none(), "{id} is frozen");
             }
             Effect::Thaw(id) => {
-                let sandbox = self.sandboxes.get_mut(&id).unwrap();
-                let since = sandbox.frozen.take().expect("thawed what was not frozen");
+                let since = self.frozen.remove(&id).expect("thawed what was not frozen");
                 self.seen.longest_hold = self.seen.longest_hold.max(now - since);
             }
             Effect::Level(..) | Effect::SecondLook(_) | Effect::Note(_) => {}
@@ -265,7 +271,7 @@ impl World {
             1 => {
                 sandbox.works = false;
                 // Some expectations are far off, and some are missing.
-                let wait = self.dice.between(1000, 120_000);
+                let wait = self.dice.between(1000, 480_000);
                 let text = match self.dice.below(4) {
                     0 => "llm-wait".to_owned(),
                     1 => format!("llm-wait;expect={}", wait / 10),
@@ -284,7 +290,7 @@ impl World {
             3 => {
                 sandbox.works = true;
                 self.hint(id, "tool-start;tool=pytest");
-                let wait = self.dice.between(500, 60_000);
+                let wait = self.dice.between(500, 240_000);
                 self.after(wait, Happening::Agent(id));
             }
             _ => {
@@ -297,7 +303,7 @@ impl World {
                 if self.dice.chance(200) {
                     return self.end(id);
                 }
-                let wait = self.dice.between(100, 90_000);
+                let wait = self.dice.between(100, 240_000);
                 self.after(wait, Happening::Agent(id));
             }
         }
@@ -308,7 +314,11 @@ impl World {
         if self.sandboxes[&id].hints && self.dice.chance(2) {
             self.hint(id, "done");
         }
-        self.sandboxes.remove(&id);
+        let model = self.sandboxes.remove(&id).unwrap();
+        if model.job.is_some() {
+            self.orphans.insert(id);
+        }
+        self.frozen.remove(&id);
         self.input(Input::Gone(id));
         // Ids are not used again.
         self.spawn(id + 1000);
@@ -321,8 +331,10 @@ impl World {
                 Some((bytes, began)) => (bytes, began, std::mem::take(&mut sandbox.stopping)),
                 None => return,
             },
-            None => (0, self.now, true),
+            None if self.orphans.remove(&id) => (0, self.now, true),
+            None => return,
         };
+        self.jobs -= 1;
         let elapsed = self.now - began;
         let mut reclaimed = 0;
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
@@ -352,8 +364,8 @@ impl World {
     fn round(&mut self) {
         let ids: Vec<Id> = self.sandboxes.keys().copied().collect();
         // What works uses its memory again.
-        for sandbox in self.sandboxes.values_mut() {
-            if sandbox.works && sandbox.frozen.is_none() {
+        for (id, sandbox) in &mut self.sandboxes {
+            if sandbox.works && !self.frozen.contains_key(id) {
                 sandbox.resident = sandbox.needs.max(sandbox.resident);
                 sandbox.cpu_usec += 1_000_000;
             }
@@ -391,6 +403,9 @@ impl World {
     /// The daemon is killed, and another one begins with what module and cgroups say.
     fn restart(&mut self) {
         self.seen.restarts += 1;
+        self.frozen.clear();
+        self.orphans.clear();
+        self.jobs = 0;
         let config = self.governor.config().clone();
         self.governor = Governor::new(config, CPUS, self.now);
         self.started = self.now;
@@ -401,7 +416,6 @@ impl World {
             // Its workers died with it, and what it held goes on.
             sandbox.job = None;
             sandbox.restoring = false;
-            sandbox.frozen = None;
             let known = Some(sandbox.phase);
             self.input(Input::Appeared {
                 id,
@@ -417,30 +431,19 @@ impl World {
     fn check(&mut self) {
         self.seen.steps += 1;
         let config = self.governor.config();
-        let running = self.sandboxes.values().filter(|s| s.job.is_some()).count();
         let workers = config.schedule.compress_workers.get() as usize;
-        assert!(running <= workers, "{running} jobs");
-        let overview = self.governor.overview();
-        assert!(overview.counts.jobs <= workers);
-        assert_eq!(
-            overview.counts.held,
-            self.sandboxes
-                .values()
-                .filter(|s| s.frozen.is_some())
-                .count()
-        );
+        assert!(self.jobs <= workers, "{} jobs", self.jobs);
         // CPU time: the rate, one bucket, and what the last jobs took too much.
-        let bound = overview.cpu_budget * ((self.now - self.started).as_secs_f64() + 1.0) + 0.5;
+        let rate = config.schedule.cpu_budget.part() * CPUS as f64;
+        let bound = rate * ((self.now - self.started).as_secs_f64() + 1.0) + 0.5;
         assert!(self.cpu.as_secs_f64() <= bound, "{:?} > {bound}", self.cpu);
-        for (id, sandbox) in &self.sandboxes {
-            if let Some(since) = sandbox.frozen {
-                let limit = World::profile(*id).hold_limit(config) + Duration::from_millis(1);
-                assert!(
-                    self.now - since <= limit,
-                    "{id} is held for {:?}",
-                    self.now - since
-                );
-            }
+        for (id, since) in &self.frozen {
+            let limit = World::profile(*id).hold_limit(config) + Duration::from_millis(1);
+            assert!(
+                self.now - *since <= limit,
+                "{id} is held for {:?}",
+                self.now - *since
+            );
         }
     }
 
@@ -453,7 +456,7 @@ impl World {
                 view.state.phase().or(Some(sandbox.phase)),
                 "{id}"
             );
-            assert_eq!(view.held, sandbox.frozen.is_some(), "{id}");
+            assert_eq!(view.held, self.frozen.contains_key(id), "{id}");
             assert_eq!(view.compressing, sandbox.job.is_some(), "{id}");
             if view.tool {
                 assert!(sandbox.job.is_none() || sandbox.stopping, "{id}");
@@ -531,7 +534,7 @@ fn a_day_of_two_hundred_sandboxes() {
     println!("{seen:?}");
     // Everything that the rules are about did occur.
     assert!(
-        seen.jobs > 10_000 && seen.stops > 100 && seen.restores > 1000,
+        seen.jobs > 10_000 && seen.stops > 20 && seen.restores > 1000,
         "{seen:?}"
     );
     assert!(

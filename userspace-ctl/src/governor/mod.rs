@@ -15,7 +15,7 @@ mod tests;
 mod tick;
 mod wake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agentzip_uapi::Phase;
@@ -162,6 +162,8 @@ pub struct Governor {
     cpus: f64,
     times: Times,
     sandboxes: BTreeMap<Id, Sandbox>,
+    /// Those that have a deadline.
+    cooling: BTreeSet<Id>,
     memory: Memory,
     watermark: Watermark,
     budget: Budget,
@@ -207,6 +209,7 @@ impl Governor {
             config,
             cpus,
             sandboxes: BTreeMap::new(),
+            cooling: BTreeSet::new(),
             memory: Memory::default(),
             watermark: Watermark::default(),
             budget,
@@ -275,9 +278,9 @@ impl Governor {
     /// it: see [`Governor::next_round`].
     pub fn next_timer(&self, now: Time) -> Option<Time> {
         let cooling = self
-            .sandboxes
-            .values()
-            .filter_map(|sandbox| sandbox.machine.deadline(&self.times))
+            .cooling
+            .iter()
+            .filter_map(|id| self.sandboxes.get(id)?.machine.deadline(&self.times))
             .min();
         [
             cooling,
@@ -354,6 +357,7 @@ impl Governor {
 
     fn gone(&mut self, id: Id) {
         if let Some(sandbox) = self.sandboxes.remove(&id) {
+            self.cooling.remove(&id);
             self.ring.remove(id);
             self.restores.forget(id);
             self.admission.forget(id);
@@ -375,6 +379,10 @@ impl Governor {
         }
         let (machine, actions) = sandbox.machine.step(event, now, &self.times);
         sandbox.machine = machine;
+        match machine.deadline(&self.times) {
+            Some(_) => self.cooling.insert(id),
+            None => self.cooling.remove(&id),
+        };
         for action in actions {
             match action {
                 Action::Phase(phase) => self.tell(id, phase),
@@ -404,15 +412,14 @@ impl Governor {
     }
 
     fn clock(&mut self, now: Time) {
-        let due: Vec<Id> = self
-            .sandboxes
-            .iter()
-            .filter(|(_, sandbox)| {
-                let deadline = sandbox.machine.deadline(&self.times);
-                deadline.is_some_and(|deadline| deadline <= now || sandbox.machine.since() > now)
-            })
-            .map(|(id, _)| *id)
-            .collect();
+        let is_due = |id: &Id| {
+            let machine = &self.sandboxes.get(id)?.machine;
+            let deadline = machine.deadline(&self.times)?;
+            // A time in the future: the clock went back.
+            Some(deadline <= now || machine.since() > now)
+        };
+        let cooling = self.cooling.iter().copied();
+        let due: Vec<Id> = cooling.filter(|id| is_due(id) == Some(true)).collect();
         for id in due {
             self.event(id, &Event::Clock, now);
         }
