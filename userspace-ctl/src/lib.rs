@@ -25,6 +25,7 @@ pub mod host;
 pub mod limit;
 pub mod name;
 pub mod procfs;
+pub mod protocol;
 pub mod reclaim;
 pub mod restore;
 pub mod signature;
