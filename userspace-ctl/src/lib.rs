@@ -29,6 +29,7 @@ pub mod protocol;
 pub mod reclaim;
 pub mod restore;
 pub mod signature;
+pub mod socket;
 pub mod sys;
 pub mod sysfs;
 pub mod zswap;
