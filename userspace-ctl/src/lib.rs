@@ -32,6 +32,7 @@ pub mod signature;
 pub mod socket;
 pub mod sys;
 pub mod sysfs;
+pub mod watch;
 pub mod zswap;
 
 pub use attributes::Attributes;
