@@ -33,6 +33,7 @@ pub mod socket;
 pub mod sys;
 pub mod sysfs;
 pub mod watch;
+pub mod worker;
 pub mod zswap;
 
 pub use attributes::Attributes;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The system calls that need `unsafe`: the only file of this crate that has any.
+//! The system calls that need `unsafe`: the only module of this crate that has any.
 
-#![expect(unsafe_code, reason = "this is the one file for it")]
+#![expect(unsafe_code, reason = "this is the one module for it")]
+
+pub mod interrupt;
 
 use std::ffi::CString;
 use std::io;
