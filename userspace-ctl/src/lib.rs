@@ -28,12 +28,16 @@ pub mod lifecycle;
 pub mod limit;
 pub mod name;
 pub mod procfs;
+pub mod protocol;
 pub mod reclaim;
 pub mod restore;
 pub mod schedule;
 pub mod signature;
+pub mod socket;
 pub mod sys;
 pub mod sysfs;
+pub mod watch;
+pub mod worker;
 pub mod zswap;
 
 pub use attributes::Attributes;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The system calls that need `unsafe`: the only file of this crate that has any.
+//! The system calls that need `unsafe`: the only module of this crate that has any.
 
-#![expect(unsafe_code, reason = "this is the one file for it")]
+#![expect(unsafe_code, reason = "this is the one module for it")]
+
+pub mod interrupt;
 
 use std::ffi::CString;
 use std::io;
@@ -370,6 +372,36 @@ pub fn swap_on(path: &Path, priority: i32) -> io::Result<()> {
     }
 }
 
+/// User and process on the other end of a Unix socket, as they were when it connected. The process is 0
+/// when it has no number in our pid namespace.
+///
+/// # Errors
+///
+/// The kernel's errno: `ENOTSOCK`, `ENOPROTOOPT`.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<(u32, i32)> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: The kernel writes at most `length` bytes to `credentials`, which consists of integers, and
+    // the length to `length`; nothing else refers to them meanwhile.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            std::ptr::from_mut(&mut credentials).cast(),
+            &mut length,
+        )
+    };
+    match result {
+        0 => Ok((credentials.uid, credentials.pid)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,6 +466,18 @@ mod tests {
         let ranges = vec![uapi::SandboxRange::default(); uapi::MAX_SANDBOX_RANGES as usize + 1];
         let error = sandbox_ranges(file.as_fd(), 1, &ranges).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::E2BIG));
+    }
+
+    #[test]
+    fn who_is_on_the_other_end() {
+        use std::os::unix::fs::MetadataExt;
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let own = tempfile::tempfile().unwrap().metadata().unwrap().uid();
+        let pid = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(peer_credentials(one.as_fd()).unwrap(), (own, pid));
+        let file = tempfile::tempfile().unwrap();
+        let error = peer_credentials(file.as_fd()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
     }
 
     #[test]
