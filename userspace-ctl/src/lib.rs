@@ -14,6 +14,7 @@
 pub mod attributes;
 pub mod authority;
 pub mod cgroup;
+pub mod client;
 pub mod commands;
 pub mod config;
 pub mod context;

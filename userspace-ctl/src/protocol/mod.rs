@@ -11,7 +11,7 @@ mod reply;
 mod request;
 
 pub use event::{Event, Happening, Source, Word};
-pub use reply::{Answer, ErrorCode, Response};
+pub use reply::{Admission, Admitted, Answer, ErrorCode, Response};
 pub use request::{check_version, Malformed, Parsed, Request, OPERATIONS};
 
 /// Version of the protocol. It grows when something that a client may rely on changes; new

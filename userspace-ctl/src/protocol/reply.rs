@@ -93,6 +93,31 @@ pub struct Answer {
     pub reason: Option<String>,
 }
 
+/// The result of `admit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admission {
+    /// Whether one more sandbox may be spawned.
+    pub answer: Admitted,
+    /// Why not, or not yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// With `wait`: when to ask again, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_ms: Option<u64>,
+}
+
+/// Whether one more sandbox may be spawned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admitted {
+    /// There is room.
+    Yes,
+    /// Not yet.
+    Wait,
+    /// Not as long as nobody ends.
+    No,
+}
+
 impl Response {
     /// A refusal.
     pub fn error(code: ErrorCode, reason: impl Into<String>) -> Response {
