@@ -129,6 +129,30 @@ enum Command {
         #[arg(long)]
         no_swapoff: bool,
     },
+    /// Run the daemon: takes hints, compresses what waits, brings it back
+    ///
+    /// Cgroups below the trees of the configuration become sandboxes by the xattr
+    /// user.agentzip.template; hints come by the xattr user.agentzip.phase or by the socket. SIGHUP
+    /// reads the configuration again, SIGTERM ends. Without the module it works over the host's own
+    /// swap, zswap or zram. Logs to standard error; AGENTZIP_LOG=debug tells more.
+    #[command(
+        after_help = "Examples:\n  agentzip daemon --config /etc/agentzip.toml\n  \
+        setfattr -n user.agentzip.template -v python /sys/fs/cgroup/agents/sb1\n  \
+        setfattr -n user.agentzip.phase -v 'llm-wait;expect=8000' /sys/fs/cgroup/agents/sb1"
+    )]
+    Daemon {
+        /// The file [default: /etc/agentzip.toml; every default when that is not there]
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+    /// Bring a sandbox back and hold it still, for a tool that reads its memory; needs the daemon
+    ///
+    /// Swapped-out pages look absent to mincore and in pagemap, so take snapshots of a sandbox that is
+    /// quiesced. Returns when its pages are there. Until it is released nothing is taken from it.
+    #[command(
+        after_help = "Examples:\n  agentzip quiesce agents/sb1\n  agentzip quiesce agents/sb1 --release"
+    )]
+    Quiesce(lifecycle::QuiesceArgs),
     /// Check and show the configuration of the daemon
     #[command(subcommand)]
     Config(lifecycle::ConfigCommand),
@@ -376,6 +400,8 @@ pub fn run() -> Result<ExitCode> {
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
         Command::Limit { size } => print.report(&limit::store(&context, size)?),
         Command::Status => print.report(&status::status(&context)?),
+        Command::Daemon { config } => lifecycle::run_daemon(config),
+        Command::Quiesce(args) => lifecycle::run_quiesce(print, args),
         Command::Config(command) => lifecycle::run_config(print, command),
         Command::Drain { no_swapoff } => {
             let report = drain::drain(&context, !no_swapoff)?;

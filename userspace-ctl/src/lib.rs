@@ -18,6 +18,7 @@ pub mod client;
 pub mod commands;
 pub mod config;
 pub mod context;
+pub mod daemon;
 pub mod device;
 pub mod directory;
 pub mod error;

@@ -149,7 +149,7 @@ impl World {
     fn spawn(&mut self, id: Id) {
         let needs = self.dice.between(16, 80) * MIB;
         let model = Model {
-            hints: !id.is_multiple_of(5),
+            hints: id % 5 != 0,
             resident: needs,
             needs,
             works: true,

@@ -5,11 +5,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agentzip_ctl::commands::config;
+use agentzip_ctl::commands::{config, quiesce};
+use agentzip_ctl::daemon;
+use agentzip_ctl::socket::DEFAULT_PATH;
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-use super::Printer;
+use super::{paths, Printer};
 
 #[derive(Subcommand, Debug)]
 pub(super) enum ConfigCommand {
@@ -31,5 +33,48 @@ pub(super) fn run_config(print: Printer, command: ConfigCommand) -> Result<ExitC
     match command {
         ConfigCommand::Check { file } => print.report(&config::check(file.as_deref())?),
         ConfigCommand::Show { file } => print.report(&config::show(file.as_deref())?),
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct QuiesceArgs {
+    /// Cgroup of the sandbox
+    cgroup: PathBuf,
+    /// End it: the sandbox is treated as before
+    #[arg(long)]
+    release: bool,
+    /// Socket of the daemon
+    #[arg(long, default_value = DEFAULT_PATH)]
+    socket: PathBuf,
+}
+
+pub(super) fn run_quiesce(print: Printer, args: QuiesceArgs) -> Result<ExitCode> {
+    print.report(&quiesce::quiesce(&args.socket, &args.cgroup, args.release)?)
+}
+
+pub(super) fn run_daemon(config: Option<PathBuf>) -> Result<ExitCode> {
+    start_log();
+    daemon::run(daemon::Options {
+        config,
+        paths: paths(),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs to standard error; without times where the journal adds its own.
+fn start_log() {
+    let level = match std::env::var("AGENTZIP_LOG").as_deref() {
+        Ok("debug") => tracing::Level::DEBUG,
+        Ok("trace") => tracing::Level::TRACE,
+        _ => tracing::Level::INFO,
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false);
+    match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => log.without_time().init(),
+        None => log.init(),
     }
 }

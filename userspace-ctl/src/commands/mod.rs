@@ -11,6 +11,7 @@ pub mod drain;
 mod explain;
 pub mod limit;
 pub mod phase;
+pub mod quiesce;
 pub mod ranges;
 pub mod restore;
 pub mod sandbox;

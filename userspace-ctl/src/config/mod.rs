@@ -16,6 +16,7 @@ pub use parse::Problem;
 pub use units::{Mode, Part, Percent, Span, StoreSize, Within};
 
 pub use crate::authority::Tenant;
+pub use crate::watch::WatchSettings;
 use crate::Limit;
 
 /// Where the file is.
@@ -29,10 +30,10 @@ pub struct Config {
     /// From 0.01 to 1000.
     #[serde(deserialize_with = "parse::time_scale")]
     pub time_scale: f64,
-    /// Directories of cgroup v2 whose children become sandboxes by their xattrs. Absolute.
-    pub trees: Vec<PathBuf>,
     /// Cgroups of template holders, whose `memory.swap.max` is held at 0. Absolute.
     pub holders: Vec<PathBuf>,
+    /// Where sandboxes are looked for.
+    pub watch: WatchSettings,
     /// The socket.
     pub socket: Socket,
     /// When what is compressed.
@@ -60,6 +61,20 @@ pub struct Socket {
     pub mode: Mode,
     /// The group that it belongs to: a name or a number; the daemon's own when empty.
     pub group: String,
+    /// Clients at one time: 4 to 65,536. One user other than root gets a quarter of them.
+    pub max_clients: Within<4, 65_536>,
+}
+
+impl Socket {
+    /// What the server takes.
+    pub fn settings(&self) -> crate::socket::Settings {
+        crate::socket::Settings {
+            path: self.path.clone(),
+            mode: self.mode.0,
+            group: (!self.group.is_empty()).then(|| self.group.clone()),
+            max_clients: self.max_clients.get() as usize,
+        }
+    }
 }
 
 /// When what is compressed.
@@ -213,8 +228,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             time_scale: 1.0,
-            trees: Vec::new(),
             holders: Vec::new(),
+            watch: WatchSettings::default(),
             socket: Socket::default(),
             schedule: Schedule::default(),
             encode: Encode::default(),
@@ -232,6 +247,7 @@ impl Default for Socket {
             path: "/run/agentzip.sock".into(),
             mode: Mode(0o660),
             group: String::new(),
+            max_clients: Within::new(256),
         }
     }
 }

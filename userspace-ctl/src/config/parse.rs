@@ -114,9 +114,19 @@ impl Config {
             )),
         };
         absolute("socket", "path", &self.socket.path)?;
-        self.trees
+        let watch = &self.watch;
+        watch
+            .trees
             .iter()
-            .try_for_each(|tree| absolute("", "trees", tree))?;
+            .try_for_each(|tree| absolute("watch", "trees", tree))?;
+        watch.check(Path::new("/")).map_err(|error| {
+            let key = match error.to_string() {
+                text if text.contains("max_depth") => "max_depth",
+                text if text.contains("max_directories") => "max_directories",
+                _ => "trees",
+            };
+            place.named("watch", key, &error.to_string())
+        })?;
         self.holders
             .iter()
             .try_for_each(|cgroup| absolute("", "holders", cgroup))
@@ -259,7 +269,7 @@ mod tests {
             tree: "/sys/fs/cgroup/t".into(),
             domain: "t".parse().unwrap(),
         });
-        config.trees.push("/sys/fs/cgroup/agents".into());
+        config.watch.trees.push("/sys/fs/cgroup/agents".into());
         let text = toml::to_string(&config).unwrap();
         assert_eq!(parse(&text), Ok(config));
     }
@@ -277,7 +287,7 @@ mod tests {
             ("[profile.batch]\nlevel = 9\n", ["a.toml:2: profile.batch.level: 9 is neither 3 nor 6"]),
             ("[encode]\nhot_skip = true\n", ["a.toml:2: encode.hot_skip: this build cannot"]),
             ("[schedule]\nhysteresis_low = 80\n", ["a.toml:2: schedule.hysteresis_low: 80 is not below hysteresis_high, which is 75"]),
-            ("trees = [\"agents\"]\n", ["a.toml:1: trees: \"agents\" is no absolute path"]),
+            ("[watch]\ntrees = [\"agents\"]\n", ["a.toml:2: watch.trees: \"agents\" is no absolute path"]),
             ("[socket]\nmode = \"999\"\n", ["a.toml:2: socket.mode: \"999\" is no mode"]),
             ("[[tenant]]\nuid = 1\ntree = \"/x\"\ndomain = \"a/b\"\n", ["a.toml:4: tenant.domain: a name has"]),
             ("[[tenant]]\nuid = 1\ntree = \"/x\"\n", ["missing field `domain`"]),

@@ -153,6 +153,8 @@ pub enum Note {
     Freed(Id, bool),
     /// Nothing can be taken from it.
     Helpless(Id, Reason),
+    /// It came from one state into another one.
+    State(Id, State, State),
 }
 
 /// All that the daemon knows and plans.
@@ -378,7 +380,11 @@ impl Governor {
             sandbox.hints += 1;
         }
         let (machine, actions) = sandbox.machine.step(event, now, &self.times);
-        sandbox.machine = machine;
+        let from = std::mem::replace(&mut sandbox.machine, machine).state();
+        if machine.state() != from {
+            let note = Note::State(id, from, machine.state());
+            self.effects.push(Effect::Note(note));
+        }
         match machine.deadline(&self.times) {
             Some(_) => self.cooling.insert(id),
             None => self.cooling.remove(&id),

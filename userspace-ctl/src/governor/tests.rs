@@ -32,7 +32,8 @@ impl Desk {
     /// What follows from this.
     fn on(&mut self, input: Input) -> Vec<Effect> {
         self.governor.handle(input, self.now);
-        let effects = self.governor.effects();
+        let mut effects = self.governor.effects();
+        effects.retain(|effect| !matches!(effect, Effect::Note(Note::State(..))));
         self.all.extend(&effects);
         effects
     }
