@@ -12,8 +12,10 @@ use crate::schedule::fair::Turn;
 
 /// A job of fewer bytes is not worth its overhead.
 pub const LEAST: u64 = 1 << 20;
-/// A job that takes fewer bytes has found the end. Not below the error of the kernel's numbers.
+/// A job that takes fewer bytes came to nothing. Not below the error of the kernel's numbers.
 const DRY: u64 = 512 << 10;
+/// So many of them in a row are the end: pages that are being written to a device need a moment.
+const DRY_JOBS: u32 = 2;
 /// How long a sandbox is left alone of which nothing could be taken: at first, and at most.
 const PAUSE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(600)];
 /// What taking a byte costs until something was measured, in nanoseconds: 10 us a page.
@@ -163,7 +165,6 @@ impl Governor {
         };
         let file_first = sandbox.want.is_some_and(|want| want.pressure);
         sandbox.job = Some(Job {
-            bytes,
             estimate,
             stopping: false,
         });
@@ -194,13 +195,17 @@ impl Governor {
         let Some(want) = sandbox.want else {
             return;
         };
-        let dry = done.reclaimed < DRY.max(job.bytes / 2) && !done.stopped;
-        if !dry && done.reason.is_none() {
-            sandbox.reason = None;
-            sandbox.pause = None;
+        let dry = done.reclaimed < DRY && !done.stopped;
+        sandbox.dry_jobs = if dry { sandbox.dry_jobs + 1 } else { 0 };
+        if done.reason.is_none() && sandbox.dry_jobs < DRY_JOBS {
+            if !dry {
+                sandbox.reason = None;
+                sandbox.pause = None;
+            }
             self.ring.add(id);
             return;
         }
+        sandbox.dry_jobs = 0;
         sandbox.want = None;
         sandbox.dry = want.pressure.then_some(u64::MAX);
         self.ring.remove(id);

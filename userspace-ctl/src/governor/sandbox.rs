@@ -89,8 +89,6 @@ pub(super) struct Want {
 /// A job that runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
-    /// Bytes that it shall take.
-    pub bytes: u64,
     /// CPU time that was set aside for it.
     pub estimate: Duration,
     /// It was told to stop.
@@ -119,6 +117,8 @@ pub(super) struct Sandbox {
     /// When it last woke.
     pub woke: Option<Time>,
     pub reason: Option<Reason>,
+    /// Jobs in a row that came to nothing.
+    pub dry_jobs: u32,
     /// Nothing is left to take, not even from its file cache, until it is larger than this.
     /// `u64::MAX`: as large as the next sample says.
     pub dry: Option<u64>,
@@ -146,6 +146,7 @@ impl Sandbox {
             psi: 0.0,
             woke: None,
             reason: None,
+            dry_jobs: 0,
             dry: None,
             pause: None,
             score: 0.0,
