@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::ranges::{self, RangeArgument};
 use agentzip_ctl::commands::{
-    arm, dictionary, drain, limit, phase, restore, sandbox, status, template, template_add,
+    arm, dictionary, drain, limit, phase, restore, sandbox, template, template_add,
 };
 use agentzip_ctl::reclaim::Options;
 use agentzip_ctl::{Context, Limit, ObjectName, Paths, Signature};
@@ -29,9 +29,9 @@ use serde::Serialize;
     arg_required_else_help = true,
     after_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it. \
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
-        Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC and \
-        AGENTZIP_ZSWAP replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount, /proc and \
-        /sys/module/zswap/parameters.\n\n\
+        Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC, \
+        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount, \
+        /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.",
     after_long_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it.\n\
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
@@ -46,9 +46,9 @@ use serde::Serialize;
         agentzip status\n  \
         agentzip sandbox detach agents/sb1\n  \
         agentzip drain && agentzip disarm && rmmod agentzip\n\n\
-        Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC and\n\
-        AGENTZIP_ZSWAP replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount, /proc and\n\
-        /sys/module/zswap/parameters.\n\n\
+        Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC,\n\
+        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount,\n\
+        /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage."
 )]
 struct Cli {
@@ -111,6 +111,9 @@ enum Command {
     /// Gives an alarm for each sandbox that its template does not serve: after 1000 stores, fewer than 5%
     /// of its pages have one in the template, or less than half the median of its group (of three
     /// sandboxes at least).
+    ///
+    /// Where a daemon runs that may be asked, its view of each sandbox is shown, too, and why nothing is
+    /// taken from it.
     #[command(
         after_help = "Examples:\n  agentzip status\n  agentzip status --json | jq .memory.total"
     )]
@@ -399,7 +402,7 @@ pub fn run() -> Result<ExitCode> {
         }
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
         Command::Limit { size } => print.report(&limit::store(&context, size)?),
-        Command::Status => print.report(&status::status(&context)?),
+        Command::Status => lifecycle::run_status(&context, print),
         Command::Daemon { config } => lifecycle::run_daemon(config),
         Command::Quiesce(args) => lifecycle::run_quiesce(print, args),
         Command::Config(command) => lifecycle::run_config(print, command),

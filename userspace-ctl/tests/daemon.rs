@@ -376,3 +376,45 @@ fn two_hundred_sandboxes_are_there_at_once_and_cost_nothing() {
     // 0.1% is the aim with optimisation; this is a debug build on a busy machine.
     assert!(part < 0.01, "{used:?} in {:?}", since.elapsed());
 }
+
+#[test]
+fn status_tells_why() {
+    let trees = Trees::new();
+    no_module(&trees);
+    configure(&trees, "");
+    trees.write(
+        "proc/meminfo",
+        "MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\nSwapCached: 0 kB\nSwapFree: 0 kB\n",
+    );
+    trees.cgroup("agents/sb1", "");
+    let daemon = Daemon::start(&trees);
+    let mut client = daemon.client();
+    let attributes = agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    };
+    client.attach("/agents/sb1", &attributes).unwrap();
+    let nested = client
+        .attach("/agents", &attributes)
+        .unwrap_err()
+        .to_string();
+    assert!(nested.contains("do not nest"), "{nested}");
+    client
+        .hint("/agents/sb1", &"llm-wait".parse().unwrap())
+        .unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_agentzip"))
+        .arg("status")
+        .env("AGENTZIP_SYSFS", trees.path("sysfs"))
+        .env("AGENTZIP_SOCKET", &daemon.socket)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "without the module",
+        "/agents/sb1",
+        "compressed",
+        "no swap is free; fix: swapon",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}

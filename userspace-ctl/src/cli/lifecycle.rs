@@ -5,9 +5,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agentzip_ctl::commands::{config, quiesce};
+use agentzip_ctl::commands::{config, daemon_status, quiesce, status};
 use agentzip_ctl::daemon;
 use agentzip_ctl::socket::DEFAULT_PATH;
+use agentzip_ctl::Context;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
@@ -46,6 +47,19 @@ pub(super) struct QuiesceArgs {
     /// Socket of the daemon
     #[arg(long, default_value = DEFAULT_PATH)]
     socket: PathBuf,
+}
+
+/// The module's state and the daemon's view; either may be missing, not both.
+pub(super) fn run_status(context: &Context, print: Printer) -> Result<ExitCode> {
+    let socket = std::env::var_os("AGENTZIP_SOCKET").map_or(DEFAULT_PATH.into(), PathBuf::from);
+    match (status::status(context), daemon_status::ask(&socket)) {
+        (Ok(mut report), daemon) => {
+            report.daemon = daemon;
+            print.report(&report)
+        }
+        (Err(_), Some(daemon)) => print.report(&daemon),
+        (Err(error), None) => Err(error.into()),
+    }
 }
 
 pub(super) fn run_quiesce(print: Printer, args: QuiesceArgs) -> Result<ExitCode> {

@@ -6,6 +6,7 @@
 pub mod alarm;
 pub mod arm;
 pub mod config;
+pub mod daemon_status;
 pub mod dictionary;
 pub mod drain;
 mod explain;

@@ -59,6 +59,7 @@ impl Daemon {
             Request::Attach { cgroup, attributes } => {
                 let directory = self.directory(&cgroup)?;
                 let attributes = self.authority.attach(uid, &directory, attributes)?;
+                self.not_nested(&directory)?;
                 let owner = directory
                     .ownership()
                     .map_or(uid, |owner| crate::authority::Uid(owner.uid));
@@ -149,6 +150,26 @@ impl Daemon {
         match self.entries.contains_key(&id) {
             true => Ok(id),
             false => Err(not_found(directory)),
+        }
+    }
+
+    /// Sandboxes do not nest: what is below one belongs to it.
+    fn not_nested(&self, directory: &Directory) -> Result<(), Response> {
+        let inside = directory.inside();
+        let other = self.entries.values().find(|entry| {
+            let other = entry.directory.inside();
+            other != inside && (other.starts_with(inside) || inside.starts_with(other))
+        });
+        match other {
+            None => Ok(()),
+            Some(other) => Err(Response::error(
+                ErrorCode::Failed,
+                format!(
+                    "{}: sandboxes do not nest, and {} is one",
+                    directory.name(),
+                    other.name()
+                ),
+            )),
         }
     }
 
