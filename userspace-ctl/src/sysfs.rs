@@ -255,6 +255,16 @@ impl Sysfs {
         write_text(&self.root.join(file), &limit.to_file())
     }
 
+    /// Tells the module what the agent in a sandbox does.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such sandbox (`ENOENT`), or the caller may not write its file.
+    pub fn set_phase(&self, cgroup_id: u64, phase: uapi::Phase) -> Result<()> {
+        let file = format!("sandboxes/{cgroup_id}/phase");
+        write_text(&self.root.join(file), phase.name())
+    }
+
     /// Counters of the whole store.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ pub mod arm;
 pub mod dictionary;
 pub mod drain;
 mod explain;
+pub mod hint;
 pub mod limit;
 pub mod phase;
 pub mod ranges;
