@@ -2,6 +2,7 @@
 
 //! The command line: parses it, runs the command, prints its report.
 
+mod hint;
 mod lifecycle;
 
 use std::fmt::Display;
@@ -30,8 +31,8 @@ use serde::Serialize;
     after_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it. \
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
         Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC, \
-        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount, \
-        /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
+        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 \
+        mount, /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.",
     after_long_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it.\n\
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
@@ -47,8 +48,8 @@ use serde::Serialize;
         agentzip sandbox detach agents/sb1\n  \
         agentzip drain && agentzip disarm && rmmod agentzip\n\n\
         Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC,\n\
-        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 mount,\n\
-        /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
+        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2\n\
+        mount, /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage."
 )]
 struct Cli {
@@ -87,6 +88,32 @@ enum Command {
     #[command(after_help = "Examples:\n  agentzip phase agents/sb1 waiting\n  \
         agentzip phase agents/sb1 waiting --no-reclaim\n  agentzip phase /sys/fs/cgroup/agents/sb1 running")]
     Phase(PhaseArgs),
+    /// Tell the daemon what the agent in a sandbox does, as an agent runtime would
+    ///
+    /// HINT is `llm-wait`, `first-token`, `tool-start`, `tool-end`, `idle` or `done`. Milliseconds that a wait is
+    /// expected to take follow as `;expect=8000`, the name of a tool as `;tool=pytest`. Without a daemon
+    /// the module alone is told, and nothing is reclaimed or restored.
+    #[command(
+        after_help = "Examples:\n  agentzip hint agents/sb1 'llm-wait;expect=8000'\n  \
+        agentzip hint agents/sb1 first-token\n  agentzip hint agents/sb1 'tool-start;tool=pytest'\n\n\
+        The same by xattr, without a client:\n  \
+        setfattr -n user.agentzip.phase -v first-token /sys/fs/cgroup/agents/sb1"
+    )]
+    Hint(hint::HintArgs),
+    /// Print what the daemon does, as it happens
+    ///
+    /// Root sees all events, others those of their own cgroups. With --json, each is an object on a line.
+    #[command(
+        after_help = "Examples:\n  agentzip events\n  agentzip events --json | jq -c 'select(.event == \"state\")'"
+    )]
+    Events(hint::EventsArgs),
+    /// Ask the daemon whether there is room for one more sandbox: yes, wait or no, and why
+    ///
+    /// Exit status 0 means yes, 1 wait or no.
+    #[command(
+        after_help = "Examples:\n  agentzip admit\n  agentzip admit --bytes 300M --template python --json"
+    )]
+    Admit(hint::AdmitArgs),
     /// Bring the swapped-out pages of a sandbox back, ahead of need
     ///
     /// Sets the phase to resuming, then reads the swapped-out pages of every process in the cgroup
@@ -400,6 +427,9 @@ pub fn run() -> Result<ExitCode> {
             let options = (!args.no_reclaim).then_some(&options);
             print.report(&phase::phase(&context, &args.cgroup, phase, options)?)
         }
+        Command::Hint(args) => hint::run_hint(&context, print, &args),
+        Command::Events(args) => hint::run_events(print, &args),
+        Command::Admit(args) => hint::run_admit(print, &args),
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
         Command::Limit { size } => print.report(&limit::store(&context, size)?),
         Command::Status => lifecycle::run_status(&context, print),

@@ -275,11 +275,11 @@ impl Sysfs {
         self.root.join("abi_version").exists()
     }
 
-    /// Tells what the agent in a sandbox does.
+    /// Tells the module what the agent in a sandbox does.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written: the module knows no such sandbox.
+    /// When there is no such sandbox (`ENOENT`), or the caller may not write its file.
     pub fn set_phase(&self, cgroup_id: u64, phase: uapi::Phase) -> Result<()> {
         let file = format!("sandboxes/{cgroup_id}/phase");
         write_text(&self.root.join(file), phase.name())

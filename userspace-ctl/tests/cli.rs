@@ -16,6 +16,7 @@ fn agentzip(trees: &Trees, arguments: &[&str]) -> Output {
         .env("AGENTZIP_CGROUP_ROOT", trees.path("cgroup"))
         .env("AGENTZIP_PROC", trees.path("proc"))
         .env("AGENTZIP_ZSWAP", trees.path("zswap"))
+        .env("AGENTZIP_SOCKET", trees.path("socket"))
         .output()
         .unwrap()
 }
@@ -269,6 +270,9 @@ fn help_has_examples() {
             "agentzip sandbox limit agents/sb1 64M",
         ),
         (&["limit", "--help"], "agentzip limit 2G"),
+        (&["hint", "--help"], "agentzip hint agents/sb1 first-token"),
+        (&["events", "--help"], "agentzip events --json | jq"),
+        (&["admit", "--help"], "agentzip admit --bytes 300M"),
         (&["restore", "--help"], "agentzip restore agents/sb1"),
         (&["status", "--help"], "jq .memory.total"),
         (&["drain", "--help"], "agentzip drain --no-swapoff"),
@@ -303,4 +307,50 @@ fn config_check_and_show() {
         &[&expected],
     );
     fails(&trees, &["config", "show", "--file", file], 1, &[&expected]);
+}
+
+#[test]
+fn hints_without_a_daemon_reach_the_module() {
+    let trees = Trees::new();
+    let id = trees.cgroup("agents/sb", "");
+    fails(
+        &trees,
+        &["hint", "agents/sb", "nap"],
+        2,
+        &["unknown hint \"nap\""],
+    );
+    fails(
+        &trees,
+        &["hint", "agents/sb", "first-token"],
+        1,
+        &[
+            "hint /agents/sb",
+            "not a sandbox; see: agentzip sandbox list",
+        ],
+    );
+    trees.sandbox(id, true, 0);
+    let text = prints(&trees, &["hint", "agents/sb", "llm-wait;expect=9"]);
+    assert!(
+        text.contains("llm-wait;expect=9, told to the module"),
+        "{text}"
+    );
+    assert!(text.contains("warning: no daemon listens on"), "{text}");
+    assert_eq!(
+        trees.read(&format!("sysfs/sandboxes/{id}/phase")),
+        "waiting"
+    );
+    let text = prints(&trees, &["hint", &format!("id:{id}"), "idle", "--json"]);
+    assert!(text.contains("\"told\": \"nobody\""), "{text}");
+    assert_eq!(
+        trees.read(&format!("sysfs/sandboxes/{id}/phase")),
+        "waiting"
+    );
+    for command in ["events", "admit"] {
+        fails(
+            &trees,
+            &[command],
+            1,
+            &["no daemon listens on", "agentzip daemon"],
+        );
+    }
 }

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use agentzip_ctl::commands::{config, daemon_status, quiesce, status};
 use agentzip_ctl::daemon;
-use agentzip_ctl::socket::DEFAULT_PATH;
 use agentzip_ctl::Context;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+use super::hint::SocketArg;
 use super::{paths, Printer};
 
 #[derive(Subcommand, Debug)]
@@ -44,14 +44,13 @@ pub(super) struct QuiesceArgs {
     /// End it: the sandbox is treated as before
     #[arg(long)]
     release: bool,
-    /// Socket of the daemon
-    #[arg(long, default_value = DEFAULT_PATH)]
-    socket: PathBuf,
+    #[command(flatten)]
+    socket: SocketArg,
 }
 
 /// The module's state and the daemon's view; either may be missing, not both.
 pub(super) fn run_status(context: &Context, print: Printer) -> Result<ExitCode> {
-    let socket = std::env::var_os("AGENTZIP_SOCKET").map_or(DEFAULT_PATH.into(), PathBuf::from);
+    let socket = SocketArg::default().path();
     match (status::status(context), daemon_status::ask(&socket)) {
         (Ok(mut report), daemon) => {
             report.daemon = daemon;
@@ -63,7 +62,11 @@ pub(super) fn run_status(context: &Context, print: Printer) -> Result<ExitCode> 
 }
 
 pub(super) fn run_quiesce(print: Printer, args: QuiesceArgs) -> Result<ExitCode> {
-    print.report(&quiesce::quiesce(&args.socket, &args.cgroup, args.release)?)
+    print.report(&quiesce::quiesce(
+        &args.socket.path(),
+        &args.cgroup,
+        args.release,
+    )?)
 }
 
 pub(super) fn run_daemon(config: Option<PathBuf>) -> Result<ExitCode> {

@@ -10,6 +10,7 @@ pub mod daemon_status;
 pub mod dictionary;
 pub mod drain;
 mod explain;
+pub mod hint;
 pub mod limit;
 pub mod phase;
 pub mod quiesce;

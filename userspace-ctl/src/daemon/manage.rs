@@ -12,7 +12,7 @@ use super::clerk::Order;
 use super::entry::{Attachment, Entry};
 use super::{mark, Daemon};
 use crate::attributes::Attributes;
-use crate::authority::{Authority, Uid};
+use crate::authority::Uid;
 use crate::cgroup::Cgroup;
 use crate::directory::Directory;
 use crate::error::{Error, Result};
@@ -425,11 +425,5 @@ impl Daemon {
                 entry.attachment = Attachment::None;
             }
         }
-    }
-
-    /// Whether `who` may see and hint this sandbox.
-    pub(super) fn sees(&self, who: Uid, id: Id) -> bool {
-        let owner = self.entries.get(&id).map(|entry| entry.owner);
-        owner.is_some_and(|owner| Authority::sees(who, owner))
     }
 }
