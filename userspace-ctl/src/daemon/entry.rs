@@ -12,6 +12,7 @@ use crate::attributes::Attributes;
 use crate::authority::Uid;
 use crate::directory::Directory;
 use crate::governor::{Profile, View};
+use crate::hint::Hint;
 use crate::lifecycle::Time;
 use crate::protocol::Source;
 use crate::socket::Token;
@@ -19,6 +20,9 @@ use crate::sysfs::Told;
 
 /// First pause before an attachment that failed is tried again, and the longest.
 const RETRY: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(300)];
+
+/// For how long after a note the same hint by xattr counts as its echo.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// How far the attachment to the module has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +91,10 @@ pub(super) struct Entry {
     /// The last failure, for as long as the clerk has the order.
     pub failed: Option<Attachment>,
     pub files: CgroupFiles,
+    /// The last hint by xattr.
+    pub by_xattr: Option<Hint>,
+    /// When we last wrote a note on its directory, which the watcher takes for the same hint again.
+    pub noted: Option<Time>,
     /// We froze it.
     pub frozen: bool,
     /// Who waits for the attachment.
@@ -110,10 +118,20 @@ impl Entry {
             attachment: Attachment::None,
             failed: None,
             files: CgroupFiles::default(),
+            by_xattr: None,
+            noted: None,
             frozen: false,
             attaching: Vec::new(),
             quiescing: Vec::new(),
         }
+    }
+
+    /// Whether this hint by xattr is but the echo of a note of ours.
+    pub fn is_echo(&self, hint: &Hint, now: Time) -> bool {
+        let noted = self
+            .noted
+            .is_some_and(|noted| now.saturating_sub(noted) < ECHO);
+        noted && self.by_xattr.as_ref() == Some(hint)
     }
 
     /// Its path in the hierarchy.

@@ -96,7 +96,7 @@ impl Daemon {
                 cgroup = directory.name(),
                 "was held by a daemon that is gone: goes on"
             );
-            self.thaw_directory(&directory);
+            self.thaw_directory(id, &directory);
         }
     }
 
@@ -158,9 +158,15 @@ impl Daemon {
     /// A hint by xattr. One that stood there before we began counts only when it does not contradict
     /// the module, which was told by another way since.
     fn hint_by_xattr(&mut self, id: Id, hint: Hint, standing: bool) {
-        let Some(entry) = self.entries.get(&id) else {
+        let now = self.now();
+        let Some(entry) = self.entries.get_mut(&id) else {
             return debug!(id, %hint, "a hint for a cgroup that is no sandbox");
         };
+        let echo = !standing && entry.is_echo(&hint, now);
+        entry.by_xattr = Some(hint.clone());
+        if echo {
+            return;
+        }
         if standing && self.young && entry.attachment == Attachment::Done {
             let phase = self.sysfs.told(id).ok().flatten().map(|told| told.phase);
             let contradicts = match (hint.kernel_phase(), phase) {

@@ -9,6 +9,7 @@ use tracing::{debug, info, warn};
 use super::clerk::Report;
 use super::{mark, Daemon};
 use crate::authority::Uid;
+use crate::directory::Directory;
 use crate::error::{read_text, write_text, Error};
 use crate::governor::{Done, Effect, Id, Input, Note, Reason};
 use crate::lifecycle::State;
@@ -237,22 +238,21 @@ impl Daemon {
 
     /// Holds the processes of a sandbox, unless someone else does.
     fn freeze(&mut self, id: Id) {
-        let Some(entry) = self.entries.get(&id) else {
+        let now = self.now();
+        let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let file = self.path(entry.directory.inside()).join("cgroup.freeze");
+        let path = self.mount.path().join(entry.directory.inside());
+        let file = path.join("cgroup.freeze");
         let frozen = read_text(&file).map(|text| text.trim() != "0");
         if frozen.unwrap_or(true) {
             return;
         }
+        entry.noted = Some(now);
         // First the note: whoever comes after us then knows.
         mark::write(&entry.directory, mark::HELD, "1");
         match write_text(&file, "1") {
-            Ok(()) => {
-                if let Some(entry) = self.entries.get_mut(&id) {
-                    entry.frozen = true;
-                }
-            }
+            Ok(()) => entry.frozen = true,
             Err(error) => {
                 mark::remove(&entry.directory, mark::HELD);
                 self.warn("freeze", &error.to_string());
@@ -269,17 +269,26 @@ impl Daemon {
             return;
         }
         let directory = entry.directory.clone();
-        self.thaw_directory(&directory);
+        self.thaw_directory(id, &directory);
     }
 
     /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed.
-    pub(super) fn thaw_directory(&mut self, directory: &crate::directory::Directory) {
+    pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) {
+        self.will_note(id);
         let file = self.path(directory.inside()).join("cgroup.freeze");
         match write_text(&file, "0") {
             Err(error) if file.exists() => self.warn("freeze", &error.to_string()),
             _ => {}
         }
         mark::remove(directory, mark::HELD);
+    }
+
+    /// A note is about to be written or taken away on the directory of a sandbox.
+    pub(super) fn will_note(&mut self, id: Id) {
+        let now = self.now();
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.noted = Some(now);
+        }
     }
 
     fn note(&mut self, note: Note) {

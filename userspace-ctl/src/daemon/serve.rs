@@ -83,6 +83,7 @@ impl Daemon {
                 let directory = self.directory(&cgroup)?;
                 self.authority.hint(uid, &directory)?;
                 let id = self.sandbox(&directory)?;
+                self.will_note(id);
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.quiescing.push(token);
                     mark::write(&entry.directory, mark::QUIESCED, "1");
@@ -94,6 +95,7 @@ impl Daemon {
                 let directory = self.directory(&cgroup)?;
                 self.authority.hint(uid, &directory)?;
                 let id = self.sandbox(&directory)?;
+                self.will_note(id);
                 mark::remove(&directory, mark::QUIESCED);
                 self.feed(Input::Release(id));
                 Response::Done
