@@ -171,6 +171,15 @@ fn a_life_by_xattr() {
         changed.len() == 1 && changed[0].starts_with("attributes"),
         "{changed:?}"
     );
+    // Nor is something that is not ours.
+    setxattr(f.path("sb"), "user.other", b"1", XattrFlags::empty()).unwrap();
+    assert!(f.read().is_empty());
+    for mode in [0o700, 0o755] {
+        std::fs::set_permissions(f.path("sb"), PermissionsExt::from_mode(mode)).unwrap();
+        assert!(f.read().is_empty());
+    }
+    removexattr(f.path("sb"), "user.other").unwrap();
+    assert!(f.read().is_empty());
     f.set("sb", "phase", "first-token\n");
     assert_eq!(f.read(), ["phase /tree/sb first-token"]);
     removexattr(f.path("sb"), NAMES[0]).unwrap();

@@ -7,8 +7,11 @@
 //! name, so one watch serves all siblings. What is below a sandbox belongs to it and is not watched.
 //!
 //! The kernel does not say which xattr was set. So every `IN_ATTRIB` of a directory counts as its phase
-//! written again, unless the attributes or the owner have changed: then only a phase of other text
-//! counts. A change that is none of ours (another xattr, chmod) repeats the hint, which is harmless.
+//! written again, unless something else has changed: an attribute, owner, group or mode, or which
+//! xattrs there are. Then only a phase of other text counts. What is left is another xattr than ours that
+//! is written a second time: that repeats the last hint by xattr, which is harmless unless hints came by
+//! another way since. A runtime should keep to one way.
+//!
 //! Two writes before the daemon reads the first are one event to the kernel, and the text of
 //! the last counts. When the kernel's queue overflows everything is looked at again, and only phases of
 //! other text count.
