@@ -33,10 +33,16 @@ fn wait(server: &Server) -> bool {
 
 impl Running {
     fn start(max_clients: usize) -> Running {
+        Running::with_mode(max_clients, 0o600)
+    }
+
+    fn with_mode(max_clients: usize, mode: u32) -> Running {
         let dir = tempfile::tempdir().unwrap();
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).unwrap();
         let settings = Settings {
             path: dir.path().join("socket"),
-            mode: 0o600,
+            mode,
             group: None,
             max_clients,
         };
@@ -347,12 +353,7 @@ fn subscribers() {
 #[test]
 fn the_number_of_clients_is_bounded() {
     let server = Running::start(16);
-    let own = server
-        .dir
-        .path()
-        .metadata()
-        .map(|m| std::os::unix::fs::MetadataExt::uid(&m))
-        .unwrap();
+    let own = own_uid(&server);
     let most = if own == 0 { 16 } else { 4 };
     let mut peers: Vec<Peer> = (0..most).map(|_| server.connect()).collect();
     for peer in &mut peers {
@@ -412,4 +413,73 @@ fn process_ticks() -> u64 {
             .unwrap()
     };
     field(11) + field(12)
+}
+
+/// Runs something in a thread of another user.
+fn as_user<T: Send + 'static>(uid: u32, what: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: The system call takes three numbers. Unlike libc's function it changes this thread only,
+        // which ends here.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(result, 0);
+        what()
+    });
+    thread.join().unwrap()
+}
+
+/// The kernel says who connects. Needs root, to be several users; as another user it shows the bound for one only, in
+/// `the_number_of_clients_is_bounded`.
+#[test]
+fn users_are_told_apart() {
+    const USER: u32 = 123_456;
+    let server = Running::with_mode(16, 0o666);
+    if own_uid(&server) != 0 {
+        eprintln!("not tested: we are not root");
+        return;
+    }
+    let path = server.dir.path().join("socket");
+    let mut root = server.connect();
+    assert_eq!(root.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
+    let connect = path.clone();
+    let streams = as_user(USER, move || {
+        let streams: Vec<UnixStream> = (0..5)
+            .map(|_| UnixStream::connect(&connect).unwrap())
+            .collect();
+        streams
+    });
+    let mut users: Vec<Peer> = streams
+        .into_iter()
+        .map(|s| Peer(BufReader::new(s)))
+        .collect();
+    // A quarter of the clients for one user.
+    assert!(users
+        .pop()
+        .unwrap()
+        .rest()
+        .contains("too many clients of this user"));
+    // Who connected counts, not who writes.
+    let user = &mut users[0];
+    assert_eq!(user.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
+    assert_eq!(root.ask(HINT), "{\"ok\":true}");
+    assert!(
+        root.line().contains("\"cgroup\":\"/a\""),
+        "root sees its own"
+    );
+    assert_eq!(user.ask(&HINT.replace("/a", "/user")), "{\"ok\":true}");
+    assert!(
+        root.line().contains("\"cgroup\":\"/user\""),
+        "root sees others'"
+    );
+    // The first event that it sees is its own: root's was not for it.
+    assert!(user.line().contains("\"cgroup\":\"/user\""));
+    server.stop();
+    let server = Running::start(16);
+    let path = server.dir.path().join("socket");
+    let refused = as_user(USER, move || UnixStream::connect(path).unwrap_err().kind());
+    assert_eq!(refused, std::io::ErrorKind::PermissionDenied);
+    server.stop();
+}
+
+fn own_uid(server: &Running) -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&server.dir.path().metadata().unwrap())
 }
