@@ -483,3 +483,77 @@ fn users_are_told_apart() {
 fn own_uid(server: &Running) -> u32 {
     std::os::unix::fs::MetadataExt::uid(&server.dir.path().metadata().unwrap())
 }
+
+/// The part of `out_of_file_descriptors` that runs in a process of its own, for it sets a limit.
+#[test]
+fn part_that_runs_out() {
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    let Ok(dir) = std::env::var("AGENTZIP_TEST_RUNS_OUT") else {
+        return;
+    };
+    let settings = Settings {
+        path: std::path::Path::new(&dir).join("socket"),
+        ..Settings::default()
+    };
+    let mut server = Server::new(&settings).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&settings.path).unwrap();
+    let connect = |peer: &std::os::fd::OwnedFd| rustix::net::connect(peer, &address).unwrap();
+    let socket = || {
+        use rustix::net::{socket, AddressFamily, SocketType};
+        socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap()
+    };
+    let peers = [socket(), socket()];
+    let before = getrlimit(Resource::Nofile);
+    // Every number below is in use from here on.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap());
+    let limit = |most: u64| {
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(most),
+                ..before
+            },
+        )
+        .unwrap();
+    };
+    limit(next as u64);
+    connect(&peers[0]);
+    assert!(wait(&server));
+    server.turn().unwrap();
+    assert_eq!(
+        (server.counters().turned_away, server.counters().accepted),
+        (1, 0)
+    );
+    // Not even the spare one: there is a pause, not a loop, and then all is well.
+    limit(3);
+    connect(&peers[1]);
+    assert!(wait(&server));
+    server.turn().unwrap();
+    assert!(!wait(&server));
+    limit(before.current.unwrap_or(1024));
+    while server.counters().accepted == 0 {
+        if wait(&server) {
+            server.turn().unwrap();
+        }
+    }
+    assert_eq!(server.counters().turned_away, 1);
+    println!("\nall is well");
+}
+
+#[test]
+fn out_of_file_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "part_that_runs_out",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("AGENTZIP_TEST_RUNS_OUT", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("all is well"), "{text}{errors}");
+}
