@@ -3,6 +3,7 @@
 //! The command line: parses it, runs the command, prints its report.
 
 mod hint;
+mod lifecycle;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::ranges::{self, RangeArgument};
 use agentzip_ctl::commands::{
-    arm, dictionary, drain, limit, phase, restore, sandbox, status, template, template_add,
+    arm, dictionary, drain, limit, phase, restore, sandbox, template, template_add,
 };
 use agentzip_ctl::reclaim::Options;
 use agentzip_ctl::{Context, Limit, ObjectName, Paths, Signature};
@@ -137,6 +138,9 @@ enum Command {
     /// Gives an alarm for each sandbox that its template does not serve: after 1000 stores, fewer than 5%
     /// of its pages have one in the template, or less than half the median of its group (of three
     /// sandboxes at least).
+    ///
+    /// Where a daemon runs that may be asked, its view of each sandbox is shown, too, and why nothing is
+    /// taken from it.
     #[command(
         after_help = "Examples:\n  agentzip status\n  agentzip status --json | jq .memory.total"
     )]
@@ -155,6 +159,33 @@ enum Command {
         #[arg(long)]
         no_swapoff: bool,
     },
+    /// Run the daemon: takes hints, compresses what waits, brings it back
+    ///
+    /// Cgroups below the trees of the configuration become sandboxes by the xattr
+    /// user.agentzip.template; hints come by the xattr user.agentzip.phase or by the socket. SIGHUP
+    /// reads the configuration again, SIGTERM ends. Without the module it works over the host's own
+    /// swap, zswap or zram. Logs to standard error; AGENTZIP_LOG=debug tells more.
+    #[command(
+        after_help = "Examples:\n  agentzip daemon --config /etc/agentzip.toml\n  \
+        setfattr -n user.agentzip.template -v python /sys/fs/cgroup/agents/sb1\n  \
+        setfattr -n user.agentzip.phase -v 'llm-wait;expect=8000' /sys/fs/cgroup/agents/sb1"
+    )]
+    Daemon {
+        /// The file [default: /etc/agentzip.toml; every default when that is not there]
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+    /// Bring a sandbox back and hold it still, for a tool that reads its memory; needs the daemon
+    ///
+    /// Swapped-out pages look absent to mincore and in pagemap, so take snapshots of a sandbox that is
+    /// quiesced. Returns when its pages are there. Until it is released nothing is taken from it.
+    #[command(
+        after_help = "Examples:\n  agentzip quiesce agents/sb1\n  agentzip quiesce agents/sb1 --release"
+    )]
+    Quiesce(lifecycle::QuiesceArgs),
+    /// Check and show the configuration of the daemon
+    #[command(subcommand)]
+    Config(lifecycle::ConfigCommand),
 }
 
 #[derive(Subcommand, Debug)]
@@ -401,7 +432,10 @@ pub fn run() -> Result<ExitCode> {
         Command::Admit(args) => hint::run_admit(print, &args),
         Command::Restore { cgroup } => print.report(&restore::restore(&context, &cgroup)?),
         Command::Limit { size } => print.report(&limit::store(&context, size)?),
-        Command::Status => print.report(&status::status(&context)?),
+        Command::Status => lifecycle::run_status(&context, print),
+        Command::Daemon { config } => lifecycle::run_daemon(config),
+        Command::Quiesce(args) => lifecycle::run_quiesce(print, args),
+        Command::Config(command) => lifecycle::run_config(print, command),
         Command::Drain { no_swapoff } => {
             let report = drain::drain(&context, !no_swapoff)?;
             print.report(&report)?;

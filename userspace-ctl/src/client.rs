@@ -288,6 +288,8 @@ impl Client {
             Request::Hint { cgroup, .. }
             | Request::Attach { cgroup, .. }
             | Request::Detach { cgroup }
+            | Request::Quiesce { cgroup }
+            | Request::Release { cgroup }
             | Request::Status {
                 cgroup: Some(cgroup),
             } => cgroup.display().to_string(),

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "this is the one module for it")]
 
 pub mod interrupt;
+pub mod signals;
 
 use std::ffi::CString;
 use std::io;

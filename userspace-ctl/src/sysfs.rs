@@ -205,6 +205,21 @@ pub struct Sandbox {
     pub pages: PageCounters,
 }
 
+/// What the module was told about a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What its agent does.
+    pub phase: String,
+    /// Its template.
+    pub template: String,
+    /// Its group.
+    pub group: String,
+    /// Its domain.
+    pub domain: String,
+    /// False: detached, and still listed for its entries.
+    pub attached: bool,
+}
+
 impl Sysfs {
     /// The tree at this path.
     pub fn new(root: PathBuf) -> Self {
@@ -255,6 +270,11 @@ impl Sysfs {
         write_text(&self.root.join(file), &limit.to_file())
     }
 
+    /// The module is loaded.
+    pub fn is_there(&self) -> bool {
+        self.root.join("abi_version").exists()
+    }
+
     /// Tells the module what the agent in a sandbox does.
     ///
     /// # Errors
@@ -263,6 +283,77 @@ impl Sysfs {
     pub fn set_phase(&self, cgroup_id: u64, phase: uapi::Phase) -> Result<()> {
         let file = format!("sandboxes/{cgroup_id}/phase");
         write_text(&self.root.join(file), phase.name())
+    }
+
+    /// Sets zstd's level of the second looks at a sandbox's pages: 3 or 6.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn set_level(&self, cgroup_id: u64, level: u32) -> Result<()> {
+        let file = format!("sandboxes/{cgroup_id}/level");
+        write_text(&self.root.join(file), &level.to_string())
+    }
+
+    /// What the second look may take, in percent of one processor.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or understood.
+    pub fn second_look_percent(&self) -> Result<u64> {
+        read_number(&self.root.join("second_look_percent"))
+    }
+
+    /// Sets that: 1 to 100.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn set_second_look_percent(&self, percent: u32) -> Result<()> {
+        let path = self.root.join("second_look_percent");
+        write_text(&path, &percent.clamp(1, 100).to_string())
+    }
+
+    /// Sets how far a page may be from the one that it is encoded against, in percent of a page.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn set_max_distance(&self, percent: u32) -> Result<()> {
+        write_text(
+            &self.root.join("max_distance"),
+            &percent.min(100).to_string(),
+        )
+    }
+
+    /// Ids of the sandboxes that the module has, detached ones included.
+    ///
+    /// # Errors
+    ///
+    /// When the directory cannot be read.
+    pub fn sandbox_ids(&self) -> Result<Vec<u64>> {
+        let names = subdirectories(&self.root.join("sandboxes"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// What the module was told about a sandbox, without its counters; `None` when it knows none of
+    /// that id.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read or understood.
+    pub fn told(&self, cgroup_id: u64) -> Result<Option<Told>> {
+        let directory = self.root.join("sandboxes").join(cgroup_id.to_string());
+        let read = || {
+            Ok(Told {
+                phase: read_word(directory.join("phase"))?,
+                template: read_word(directory.join("template"))?,
+                group: read_word(directory.join("group"))?,
+                domain: read_word(directory.join("domain"))?,
+                attached: read_number(&directory.join("attached"))? != 0,
+            })
+        };
+        unless_gone(&directory, read())
     }
 
     /// Counters of the whole store.

@@ -284,6 +284,32 @@ fn help_has_examples() {
 }
 
 #[test]
+fn config_check_and_show() {
+    let trees = Trees::new();
+    let path = trees.path("a.toml");
+    let file = path.to_str().unwrap();
+    trees.write("a.toml", "[schedule]\nperiod = \"2s\"\n");
+    assert_eq!(
+        prints(&trees, &["config", "check", "--file", file]),
+        format!("{file}: good\n")
+    );
+    let shown = prints(&trees, &["config", "show", "--file", file]);
+    assert!(shown.contains("period = \"2s\""), "{shown}");
+    assert!(shown.contains("[profile.interactive]"), "{shown}");
+    let json = prints(&trees, &["config", "show", "--file", file, "--json"]);
+    assert!(json.contains("\"period\": \"2s\""), "{json}");
+    trees.write("a.toml", "[schedule]\n\nperiod = 2\n");
+    let expected = format!("{file}:3: schedule.period: invalid type");
+    fails(
+        &trees,
+        &["config", "check", "--file", file],
+        1,
+        &[&expected],
+    );
+    fails(&trees, &["config", "show", "--file", file], 1, &[&expected]);
+}
+
+#[test]
 fn hints_without_a_daemon_reach_the_module() {
     let trees = Trees::new();
     let id = trees.cgroup("agents/sb", "");

@@ -179,3 +179,33 @@ fn examples_are_what_is_spoken() {
     }
     assert_eq!((requests, events), (2, 1));
 }
+
+/// Every key, with its default, is in the admin guide.
+#[test]
+fn every_key_of_the_configuration() {
+    let guide = include_str!("../../Documentation/admin-guide.rst");
+    let text = toml::to_string(&agentzip_ctl::config::Config::default()).unwrap();
+    let mut table = String::new();
+    let mut keys = 0;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            table = format!("{}.", name.trim_end_matches(']'));
+        } else if let Some((key, value)) = line.split_once(" = ") {
+            let key = format!("``{table}{key}``");
+            let mut rows = guide
+                .lines()
+                .skip_while(|line| !line.starts_with("``time_scale``"));
+            let row = rows.find(|line| line.starts_with(&key));
+            let row = row.unwrap_or_else(|| panic!("{key} is not in the admin guide"));
+            let default = value.trim_matches('"');
+            let said = match default {
+                "[]" => row.contains("none"),
+                "" => true,
+                other => row.contains(other),
+            };
+            assert!(said, "{row:?} does not say {default}");
+            keys += 1;
+        }
+    }
+    assert!(keys > 30, "{keys}");
+}

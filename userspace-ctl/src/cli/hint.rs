@@ -14,7 +14,7 @@ use clap::Args;
 
 use super::Printer;
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(super) struct SocketArg {
     /// Socket of the daemon [default: $AGENTZIP_SOCKET, else /run/agentzip.sock]
     #[arg(long, value_name = "PATH")]
@@ -22,7 +22,8 @@ pub(super) struct SocketArg {
 }
 
 impl SocketArg {
-    fn path(&self) -> PathBuf {
+    /// The one that is meant.
+    pub(super) fn path(&self) -> PathBuf {
         let environment = || std::env::var_os("AGENTZIP_SOCKET").map(PathBuf::from);
         let given = self.socket.clone().or_else(environment);
         given.unwrap_or_else(|| DEFAULT_PATH.into())

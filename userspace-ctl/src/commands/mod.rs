@@ -5,12 +5,15 @@
 
 pub mod alarm;
 pub mod arm;
+pub mod config;
+pub mod daemon_status;
 pub mod dictionary;
 pub mod drain;
 mod explain;
 pub mod hint;
 pub mod limit;
 pub mod phase;
+pub mod quiesce;
 pub mod ranges;
 pub mod restore;
 pub mod sandbox;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::alarm::{self, Alarm};
 use super::limit::is_near;
 use super::sandbox::{self, bytes_per_page};
-use super::{template, write_warnings};
+use super::{daemon_status, template, write_warnings};
 use crate::error::Result;
 use crate::format::{count, percent, Bytes, Table};
 use crate::sysfs::{Memory, ModuleState, PageCounters, Sandbox};
@@ -38,6 +38,9 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Sandboxes that their template explains badly.
     pub alarms: Vec<Alarm>,
+    /// What the daemon knows, where one runs that may be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<daemon_status::Report>,
 }
 
 /// Sandboxes that share reference pages.
@@ -77,6 +80,7 @@ pub fn status(context: &Context) -> Result<Report> {
         sandboxes,
         groups: Vec::new(),
         warnings: Vec::new(),
+        daemon: None,
     };
     report.groups = groups(report.sandboxes.0.iter().map(|listed| &listed.sandbox));
     report.warnings = warnings(&report, context.procfs.meminfo()?.total);
@@ -162,6 +166,9 @@ impl fmt::Display for Report {
         writeln!(f, "\nTemplates\n{}", self.templates)?;
         write!(f, "Sandboxes\n{}", self.sandboxes)?;
         self.write_groups(f)?;
+        if let Some(daemon) = &self.daemon {
+            write!(f, "\n{daemon}")?;
+        }
         write_warnings(f, &self.warnings)
     }
 }

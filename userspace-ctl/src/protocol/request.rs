@@ -13,11 +13,13 @@ use crate::hint::Hint;
 use crate::name::ObjectName;
 
 /// Names of all operations.
-pub const OPERATIONS: [&str; 9] = [
+pub const OPERATIONS: [&str; 11] = [
     "hello",
     "hint",
     "attach",
     "detach",
+    "quiesce",
+    "release",
     "status",
     "list",
     "admit",
@@ -50,6 +52,17 @@ pub enum Request {
     },
     /// Ends being a sandbox.
     Detach {
+        /// The sandbox.
+        cgroup: PathBuf,
+    },
+    /// Brings all pages of a sandbox back, and does nothing to it until it is released. The reply
+    /// comes when the pages are there.
+    Quiesce {
+        /// The sandbox.
+        cgroup: PathBuf,
+    },
+    /// Ends that.
+    Release {
         /// The sandbox.
         cgroup: PathBuf,
     },
@@ -127,6 +140,8 @@ impl Request {
             Request::Hint { .. } => "hint",
             Request::Attach { .. } => "attach",
             Request::Detach { .. } => "detach",
+            Request::Quiesce { .. } => "quiesce",
+            Request::Release { .. } => "release",
             Request::Status { .. } => "status",
             Request::List => "list",
             Request::Admit { .. } => "admit",
@@ -204,7 +219,9 @@ impl Request {
                 line.domain = domain;
                 line.profile = profile;
             }
-            Request::Detach { cgroup } => line.cgroup = text(cgroup),
+            Request::Detach { cgroup }
+            | Request::Quiesce { cgroup }
+            | Request::Release { cgroup } => line.cgroup = text(cgroup),
             Request::Status { cgroup } => line.cgroup = cgroup.as_ref().and_then(text),
             Request::Admit { bytes, template } => {
                 line.bytes = *bytes;
@@ -242,6 +259,12 @@ impl Line<'_> {
                 Request::Attach { cgroup, attributes }
             }
             "detach" => Request::Detach {
+                cgroup: self.cgroup().ok_or_else(|| missing("cgroup"))?,
+            },
+            "quiesce" => Request::Quiesce {
+                cgroup: self.cgroup().ok_or_else(|| missing("cgroup"))?,
+            },
+            "release" => Request::Release {
                 cgroup: self.cgroup().ok_or_else(|| missing("cgroup"))?,
             },
             "status" => Request::Status {
@@ -332,6 +355,12 @@ mod tests {
                 },
             },
             Request::Detach {
+                cgroup: cgroup.clone(),
+            },
+            Request::Quiesce {
+                cgroup: cgroup.clone(),
+            },
+            Request::Release {
                 cgroup: cgroup.clone(),
             },
             Request::Status { cgroup: None },

@@ -163,6 +163,7 @@ impl Trees {
         let directory = format!("sysfs/sandboxes/{id}");
         for (file, value) in [
             ("phase", "running"),
+            ("level", "6"),
             ("template", "base"),
             ("group", "base"),
             ("domain", "default"),

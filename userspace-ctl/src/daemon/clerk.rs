@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What takes long, away from the event loop: one thread attaches and detaches, in the order of the
+//! requests; each restore has a thread of its own, of which the governor bounds the number.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{eventfd, EventfdFlags};
+
+use crate::attributes::Attributes;
+use crate::cgroup::Selector;
+use crate::commands::{ranges, sandbox};
+use crate::error::{Error, Result};
+use crate::governor::Id;
+use crate::host::Machine;
+use crate::restore;
+use crate::sys::interrupt::{thread_cpu_time, thread_id};
+use crate::{Context, Paths};
+
+/// Orders that may wait.
+const QUEUE: usize = 4096;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Make a cgroup a sandbox.
+    Attach {
+        /// Its id.
+        id: Id,
+        /// Its directory.
+        path: PathBuf,
+        /// What it shall be.
+        attributes: Attributes,
+        /// It is one already, as something else.
+        again: bool,
+    },
+    /// End new stores of one.
+    Detach(Id),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Report {
+    /// Of [`Order::Attach`]: what stands in the way of a saving, or why it failed.
+    Attached(Id, Result<Vec<String>>),
+    /// Of [`Order::Detach`].
+    Detached(Id, Result<()>),
+    /// Of a restore, with the CPU time that it took.
+    Restored(Id, Duration, Result<restore::Report>),
+}
+
+/// The threads, and the way back from them.
+pub struct Clerk {
+    paths: Paths,
+    orders: SyncSender<Order>,
+    back: Back,
+    reports: Receiver<Report>,
+}
+
+/// The way back: a channel, and a file descriptor that is readable when something is in it.
+#[derive(Clone)]
+struct Back {
+    reports: Sender<Report>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Back {
+    fn send(&self, report: Report) {
+        // The daemon ends when nobody listens any more.
+        if self.reports.send(report).is_ok() {
+            let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Clerk {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel gives no thread or file descriptor.
+    pub fn new(paths: &Paths) -> io::Result<Clerk> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (reports, receiver) = channel();
+        let back = Back {
+            reports,
+            bell: Arc::new(bell),
+        };
+        let (orders, inbox) = sync_channel(QUEUE);
+        let (own, place) = (back.clone(), paths.clone());
+        std::thread::Builder::new()
+            .name("clerk".to_owned())
+            .spawn(move || {
+                let context = Context::new(&place);
+                for order in inbox {
+                    own.send(carry_out(&context, order));
+                }
+            })?;
+        Ok(Clerk {
+            paths: paths.clone(),
+            orders,
+            back,
+            reports: receiver,
+        })
+    }
+
+    /// Gives an order. False when there are too many.
+    pub fn order(&self, order: Order) -> bool {
+        self.orders.try_send(order).is_ok()
+    }
+
+    /// Starts to bring the pages of a sandbox back.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel gives no thread.
+    pub fn restore(&self, id: Id, path: PathBuf) -> io::Result<()> {
+        let (back, paths) = (self.back.clone(), self.paths.clone());
+        std::thread::Builder::new()
+            .name("restore".to_owned())
+            .spawn(move || {
+                let context = Context::new(&paths);
+                let report = same_cgroup(&context, &path, id)
+                    .and_then(|cgroup| restore::restore(&context.procfs, &Machine, &cgroup));
+                let cpu = thread_cpu_time(thread_id()).unwrap_or_default();
+                back.send(Report::Restored(id, cpu, report));
+            })?;
+        Ok(())
+    }
+
+    /// What came of orders, without waiting.
+    pub fn reports(&self) -> Vec<Report> {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&*self.back.bell, &mut count);
+        self.reports.try_iter().collect()
+    }
+}
+
+impl AsFd for Clerk {
+    /// Readable when [`Clerk::reports`] has something to tell.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.back.bell.as_fd()
+    }
+}
+
+/// The cgroup at a path, if it is still the same one.
+fn same_cgroup(context: &Context, path: &std::path::Path, id: Id) -> Result<crate::cgroup::Cgroup> {
+    let cgroup = context.cgroups.open(path)?;
+    match cgroup.id() == id {
+        true => Ok(cgroup),
+        false => Err(Error::invalid(
+            path.display().to_string(),
+            "no such cgroup any more: another one has its place",
+        )),
+    }
+}
+
+fn carry_out(context: &Context, order: Order) -> Report {
+    match order {
+        Order::Attach {
+            id,
+            path,
+            attributes,
+            again,
+        } => {
+            if again {
+                let _ = sandbox::detach(context, &Selector::Id(id));
+            }
+            Report::Attached(id, attach(context, id, &path, &attributes))
+        }
+        Order::Detach(id) => {
+            let detached = sandbox::detach(context, &Selector::Id(id));
+            Report::Detached(id, detached.map(|_| ()))
+        }
+    }
+}
+
+fn attach(
+    context: &Context,
+    id: Id,
+    path: &std::path::Path,
+    attributes: &Attributes,
+) -> Result<Vec<String>> {
+    same_cgroup(context, path, id)?;
+    let Some(template) = &attributes.template else {
+        let problem = "no template is named; set user.agentzip.template";
+        return Err(Error::invalid(path.display().to_string(), problem));
+    };
+    let request = sandbox::Request {
+        cgroup: path,
+        template,
+        group: attributes.group.as_ref(),
+        domain: attributes.domain.as_ref(),
+        max_bytes: None,
+        signature: None,
+        ranges: ranges::Request::default(),
+    };
+    let attached = sandbox::attach(context, &request)?;
+    if attached.cgroup_id != id {
+        // Someone made another cgroup in its place in between, which nobody asked about.
+        let _ = sandbox::detach(context, &Selector::Id(attached.cgroup_id));
+        return same_cgroup(context, path, id).map(|_| Vec::new());
+    }
+    Ok(attached.warnings)
+}

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which cgroups are sandboxes: those with xattrs, those that were attached by the socket or by command,
+//! and those that the module had before.
+
+use std::sync::Arc;
+
+use agentzip_uapi::Phase;
+use tracing::{debug, info};
+
+use super::clerk::Order;
+use super::entry::{Attachment, Entry};
+use super::{mark, Daemon};
+use crate::attributes::Attributes;
+use crate::authority::Uid;
+use crate::cgroup::Cgroup;
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+use crate::governor::{Id, Input};
+use crate::hint::Hint;
+use crate::protocol::{Happening, Response, Source, Word};
+use crate::socket::Token;
+use crate::sysfs::Told;
+use crate::watch::{Change, Removal};
+
+impl Daemon {
+    /// Takes over what the module has and we do not know of.
+    pub(super) fn adopt_all(&mut self) {
+        if !self.module {
+            return;
+        }
+        let ids = match self.sysfs.sandbox_ids() {
+            Ok(ids) => ids,
+            Err(error) => return self.warn("module", &error.to_string()),
+        };
+        let new: Vec<Id> = ids
+            .into_iter()
+            .filter(|id| !self.entries.contains_key(id))
+            .collect();
+        let told: Vec<(Id, Told)> = new
+            .into_iter()
+            .filter_map(|id| Some((id, self.sysfs.told(id).ok().flatten()?)))
+            .filter(|(_, told)| told.attached)
+            .collect();
+        if told.is_empty() {
+            return;
+        }
+        let cgroups = self.hierarchy.by_id().unwrap_or_default();
+        for (id, told) in told {
+            // Without a directory there is nothing to do: the module ends it by itself.
+            if let Some(cgroup) = cgroups.get(&id) {
+                self.adopt(cgroup, &told);
+            }
+        }
+    }
+
+    fn adopt(&mut self, cgroup: &Cgroup, told: &Told) {
+        let Ok(directory) = self.mount.directory(cgroup.path()) else {
+            return;
+        };
+        if directory.id() != cgroup.id() {
+            return;
+        }
+        let owner = directory.ownership().map_or(Uid::ROOT, |o| Uid(o.uid));
+        let attributes = Attributes {
+            template: told.template.parse().ok(),
+            group: told.group.parse().ok(),
+            domain: told.domain.parse().ok(),
+            profile: None,
+        };
+        let id = cgroup.id();
+        let mut entry = Entry::new(Arc::new(directory), owner, attributes, Source::Module);
+        entry.attachment = Attachment::Done;
+        let (profile, _) = entry.profile();
+        debug!(cgroup = entry.name(), phase = told.phase, "adopted");
+        self.keep(id, entry);
+        let known = Phase::from_name(&told.phase).or(Some(Phase::Running));
+        self.feed(Input::Appeared { id, profile, known });
+        self.still_quiesced(id);
+    }
+
+    /// A sandbox that was held still when a daemon was killed stays so.
+    fn still_quiesced(&mut self, id: Id) {
+        let directory = self.entries.get(&id).map(|entry| entry.directory.clone());
+        if directory.is_some_and(|directory| mark::read(&directory, mark::QUIESCED).is_some()) {
+            self.feed(Input::Quiesce(id));
+        }
+    }
+
+    /// Keeps an entry; lets it go on if a daemon that was killed held it.
+    fn keep(&mut self, id: Id, entry: Entry) {
+        let directory = entry.directory.clone();
+        self.entries.insert(id, entry);
+        if mark::read(&directory, mark::HELD).is_some() {
+            info!(
+                cgroup = directory.name(),
+                "was held by a daemon that is gone: goes on"
+            );
+            self.thaw_directory(id, &directory);
+        }
+    }
+
+    /// Looks at the trees again; `first`: with eyes that have not seen them before.
+    pub(super) fn look_at_trees(&mut self, first: bool) {
+        self.young = first;
+        let changes = self.watcher.rescan(&self.authority);
+        self.take_changes(changes);
+        self.young = false;
+    }
+
+    pub(super) fn read_changes(&mut self) {
+        match self.watcher.read(&self.authority) {
+            Ok(changes) => self.take_changes(changes),
+            Err(error) => self.warn("watch", &error.to_string()),
+        }
+    }
+
+    pub(super) fn take_changes(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::Appeared {
+                    cgroup,
+                    owner,
+                    attributes,
+                }
+                | Change::Attributes {
+                    cgroup,
+                    owner,
+                    attributes,
+                } => self.shall_be(cgroup, owner, attributes, Source::Xattr, None),
+                Change::Phase {
+                    cgroup,
+                    hint,
+                    standing,
+                    ..
+                } => self.hint_by_xattr(cgroup.id(), hint, standing),
+                Change::Removed { cgroup, why, .. } => {
+                    let (reason, detach) = match why {
+                        Removal::Gone => ("removed", false),
+                        Removal::Untagged => ("untagged", true),
+                        Removal::Swallowed => ("swallowed", true),
+                    };
+                    self.drop_entry(cgroup.id(), reason, detach);
+                }
+                Change::Refused {
+                    cgroup,
+                    owner,
+                    reason,
+                } => {
+                    self.warn("refused", &format!("{cgroup}: {reason}"));
+                    let owner = owner.unwrap_or(Uid::ROOT);
+                    self.publish(owner, Happening::Refused { cgroup, reason });
+                }
+            }
+        }
+    }
+
+    /// A hint by xattr. One that stood there before we began counts only when it does not contradict
+    /// the module, which was told by another way since.
+    fn hint_by_xattr(&mut self, id: Id, hint: Hint, standing: bool) {
+        let now = self.now();
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return debug!(id, %hint, "a hint for a cgroup that is no sandbox");
+        };
+        let echo = !standing && entry.is_echo(&hint, now);
+        entry.by_xattr = Some(hint.clone());
+        if echo {
+            return;
+        }
+        if standing && self.young && entry.attachment == Attachment::Done {
+            let phase = self.sysfs.told(id).ok().flatten().map(|told| told.phase);
+            let contradicts = match (hint.kernel_phase(), phase) {
+                (Some(hinted), Some(phase)) => hinted.name() != phase,
+                _ => false,
+            };
+            if contradicts {
+                return debug!(cgroup = entry.name(), %hint, "an old hint: not taken");
+            }
+        }
+        self.hint(id, hint, Source::Xattr);
+    }
+
+    /// A cgroup shall be a sandbox with these attributes, whether it is one already or not.
+    pub(super) fn shall_be(
+        &mut self,
+        directory: Arc<Directory>,
+        owner: Uid,
+        attributes: Attributes,
+        source: Source,
+        token: Option<Token>,
+    ) {
+        let id = directory.id();
+        let known = self.entries.contains_key(&id);
+        if !known {
+            let entry = Entry::new(directory, owner, attributes.clone(), source);
+            self.keep(id, entry);
+        }
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        entry.owner = owner;
+        entry.source = source;
+        entry.attributes = attributes;
+        entry.attaching.extend(token);
+        let (profile, problem) = entry.profile();
+        let name = entry.name();
+        if let Some(problem) = problem {
+            self.warn(
+                "profile",
+                &format!("{name}: {problem}; taken for interactive"),
+            );
+        }
+        match known {
+            false => {
+                self.feed(Input::Appeared {
+                    id,
+                    profile,
+                    known: None,
+                });
+                self.still_quiesced(id);
+            }
+            true => self.feed(Input::Profile(id, profile)),
+        }
+        self.attach(id);
+    }
+
+    /// Orders the attachment to the module, unless it has the sandbox as it shall be.
+    pub(super) fn attach(&mut self, id: Id) {
+        if !self.module {
+            return self.answer_attach(id, &Ok(()));
+        }
+        let told = self
+            .sysfs
+            .told(id)
+            .ok()
+            .flatten()
+            .filter(|told| told.attached);
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        if told.as_ref().is_some_and(|told| entry.is_as(told)) {
+            let new = entry.attachment != Attachment::Done;
+            entry.attachment = Attachment::Done;
+            if new {
+                self.feed(Input::Attached(id));
+            }
+            return self.answer_attach(id, &Ok(()));
+        }
+        let order = Order::Attach {
+            id,
+            path: self.mount.path().join(entry.directory.inside()),
+            attributes: entry.attributes.clone(),
+            again: told.is_some(),
+        };
+        let before = std::mem::replace(&mut entry.attachment, Attachment::Asked);
+        if let Attachment::Failed { .. } = before {
+            entry.failed = Some(before);
+        }
+        if !self.clerk.order(order) {
+            let problem = Error::invalid("attach", "too many orders at once; it is tried again");
+            self.attached(id, Err(problem));
+        }
+    }
+
+    /// What came of an attachment.
+    pub(super) fn attached(&mut self, id: Id, result: Result<Vec<String>>) {
+        let now = self.now();
+        let Some(entry) = self.entries.get_mut(&id) else {
+            // Removed or untagged meanwhile.
+            if result.is_ok() {
+                self.clerk.order(Order::Detach(id));
+            }
+            return;
+        };
+        let name = entry.name();
+        match &result {
+            Ok(warnings) => {
+                entry.attachment = Attachment::Done;
+                entry.failed = None;
+                let (owner, source) = (entry.owner, entry.source);
+                let attributes = entry.attributes.clone();
+                let template = attributes.template.as_ref().map(ToString::to_string);
+                for warning in warnings {
+                    self.warn("attach", &format!("{name}: {warning}"));
+                }
+                if self.log.allow("attached", now).is_some() {
+                    info!(cgroup = name, template, "attached");
+                }
+                let happening = Happening::Attached {
+                    cgroup: name,
+                    cgroup_id: id,
+                    attributes,
+                    source,
+                };
+                self.publish(owner, happening);
+                self.feed(Input::Attached(id));
+            }
+            Err(error) => {
+                let mut attachment = entry.failed.take().unwrap_or(Attachment::Asked);
+                let new = attachment.fail(error.to_string(), now);
+                entry.attachment = attachment;
+                if new {
+                    self.warn("attach", &format!("{error}; it is tried again"));
+                }
+            }
+        }
+        self.answer_attach(id, &result.map(|_| ()));
+    }
+
+    fn answer_attach(&mut self, id: Id, result: &Result<()>) {
+        let waiting = match self.entries.get_mut(&id) {
+            Some(entry) => std::mem::take(&mut entry.attaching),
+            None => return,
+        };
+        for token in waiting {
+            let response = match result {
+                Ok(()) => Response::result(&serde_json::json!({
+                    "cgroup_id": id,
+                    "module": self.module,
+                })),
+                Err(error) => {
+                    Response::error(crate::protocol::ErrorCode::Failed, error.to_string())
+                }
+            };
+            self.server.reply(token, response);
+        }
+    }
+
+    /// The module knows the sandbox no more: it was unloaded, or someone detached it.
+    pub(super) fn lost_by_module(&mut self, id: Id) {
+        let now = self.now();
+        if let Some(entry) = self.entries.get_mut(&id) {
+            if entry.attachment == Attachment::Done {
+                entry
+                    .attachment
+                    .fail("the module knows it no more".to_owned(), now);
+            }
+        }
+    }
+
+    /// A cgroup is no sandbox any more.
+    pub(super) fn drop_entry(&mut self, id: Id, reason: &'static str, detach: bool) {
+        self.thaw(id);
+        let Some(entry) = self.entries.remove(&id) else {
+            return;
+        };
+        let gone = Error::invalid(entry.name(), "no such sandbox any more");
+        for token in entry.attaching.iter().chain(&entry.quiescing) {
+            let response = Response::error(crate::protocol::ErrorCode::NotFound, gone.to_string());
+            self.server.reply(*token, response);
+        }
+        self.feed(Input::Gone(id));
+        if detach && self.module && !self.clerk.order(Order::Detach(id)) {
+            self.warn(
+                "detach",
+                &format!("{}: too many orders; detach it by hand", entry.name()),
+            );
+        }
+        if self.log.allow("detached", self.now()).is_some() {
+            info!(cgroup = entry.name(), reason, "no sandbox any more");
+        }
+        let happening = Happening::Detached {
+            cgroup: entry.name(),
+            cgroup_id: id,
+            reason: Word::Borrowed(reason),
+        };
+        self.publish(entry.owner, happening);
+    }
+
+    /// What is done once in each period.
+    pub(super) fn round(&mut self) {
+        self.read_memory();
+        self.look_for_module();
+        if self.watcher.misses_trees() {
+            let changes = self.watcher.seek_trees(&self.authority);
+            self.take_changes(changes);
+        }
+        let holders = &self.governor.config().holders;
+        for problem in self.holders.set(&self.mount, holders) {
+            self.warn("holder", &problem);
+        }
+        self.adopt_all();
+        let now = self.now();
+        let due: Vec<Id> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.attachment.is_due(now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.attach(id);
+        }
+        let mut gone = Vec::new();
+        let mut samples = Vec::with_capacity(self.entries.len());
+        for (id, entry) in &mut self.entries {
+            match entry
+                .files
+                .sample(&entry.directory, self.governor.needs(*id))
+            {
+                Ok(sample) => samples.push(Input::Sample(*id, sample)),
+                Err(_) => gone.push(*id),
+            }
+        }
+        for id in gone {
+            self.drop_entry(id, "removed", false);
+        }
+        for sample in samples {
+            self.feed(sample);
+        }
+        self.feed(Input::Sampled);
+        self.report_status();
+    }
+
+    /// The module may come and go.
+    fn look_for_module(&mut self) {
+        let there = self.sysfs.is_there();
+        if there == std::mem::replace(&mut self.module, there) {
+            return;
+        }
+        info!(loaded = there, "the module");
+        if there {
+            self.second_look = self.sysfs.second_look_percent().ok();
+            self.apply_settings();
+            self.report_module();
+        }
+        let ids: Vec<Id> = self.entries.keys().copied().collect();
+        for id in ids {
+            if there {
+                self.attach(id);
+            } else if let Some(entry) = self.entries.get_mut(&id) {
+                entry.attachment = Attachment::None;
+            }
+        }
+    }
+}

@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+use crate::schedule::fair::QUANTUM;
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+/// A governor, its clock, and all that it asked for.
+struct Desk {
+    governor: Governor,
+    now: Time,
+    all: Vec<Effect>,
+}
+
+impl Desk {
+    /// Two processors, half of the memory used.
+    fn new() -> Desk {
+        Desk::with(Config::default())
+    }
+
+    fn with(config: Config) -> Desk {
+        let mut desk = Desk {
+            governor: Governor::new(config, 2, Duration::from_secs(1)),
+            now: Duration::from_secs(1),
+            all: Vec::new(),
+        };
+        desk.memory(50);
+        desk
+    }
+
+    /// What follows from this.
+    fn on(&mut self, input: Input) -> Vec<Effect> {
+        self.governor.handle(input, self.now);
+        let mut effects = self.governor.effects();
+        effects.retain(|effect| !matches!(effect, Effect::Note(Note::State(..))));
+        self.all.extend(&effects);
+        effects
+    }
+
+    fn memory(&mut self, used_percent: u64) {
+        self.on(Input::Memory(Memory {
+            total: 100 * GIB,
+            available: (100 - used_percent) * GIB,
+            swap_free: 100 * GIB,
+        }));
+    }
+
+    fn sandbox(&mut self, id: Id, profile: Profile) {
+        self.on(Input::Appeared {
+            id,
+            profile,
+            known: None,
+        });
+        self.on(Input::Attached(id));
+    }
+
+    fn hint(&mut self, id: Id, text: &str) -> Vec<Effect> {
+        self.on(Input::Hint(id, text.parse().unwrap()))
+    }
+
+    /// A job took this much, in a millisecond.
+    fn done(&mut self, id: Id, reclaimed: u64) -> Vec<Effect> {
+        self.on(Input::JobDone(
+            id,
+            Done {
+                reclaimed,
+                cpu: Duration::from_millis(1),
+                elapsed: Duration::from_millis(1),
+                ..Done::default()
+            },
+        ))
+    }
+
+    /// Two jobs found nothing.
+    fn dry(&mut self, id: Id) {
+        self.done(id, 0);
+        self.done(id, 0);
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Effect> {
+        self.now += time;
+        self.on(Input::Clock)
+    }
+
+    /// A round in which every sandbox has this much, after a period.
+    fn round(&mut self, current: u64, psi: f64) -> Vec<Effect> {
+        self.now += Duration::from_secs(5);
+        let ids: Vec<Id> = self.governor.ids().collect();
+        let mut effects = Vec::new();
+        for id in ids {
+            let needs = self.governor.needs(id);
+            let sample = Sample {
+                current,
+                cpu_usec: needs.cpu.then_some(7),
+                psi: needs.psi.then_some(psi),
+            };
+            effects.extend(self.on(Input::Sample(id, sample)));
+        }
+        effects.extend(self.on(Input::Sampled));
+        effects
+    }
+
+    fn starts(effects: &[Effect]) -> Vec<(Id, u64, bool)> {
+        effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Start {
+                    id,
+                    bytes,
+                    file_first,
+                } => Some((*id, *bytes, *file_first)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn a_wait_is_used_and_ends_at_the_first_token() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    let effects = desk.hint(1, "llm-wait;expect=8000");
+    assert_eq!(effects[0], Effect::Phase(1, Phase::Waiting));
+    assert_eq!(Desk::starts(&effects), [(1, QUANTUM / 2, false)]);
+    // It goes on while it brings something.
+    let effects = desk.done(1, QUANTUM / 2);
+    assert_eq!(Desk::starts(&effects).len(), 1);
+    let effects = desk.hint(1, "first-token");
+    assert_eq!(
+        effects,
+        [
+            Effect::Stop(1),
+            Effect::Phase(1, Phase::Resuming),
+            Effect::Restore(1)
+        ]
+    );
+    // What the stopped job still took does not start another one.
+    assert_eq!(desk.done(1, MIB), []);
+    assert_eq!(desk.governor.view(1, desk.now).unwrap().taken, MIB);
+}
+
+#[test]
+fn two_dry_jobs_are_the_end() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=60000");
+    assert_eq!(Desk::starts(&desk.done(1, MIB)).len(), 1);
+    // One may find pages on their way to a device.
+    assert_eq!(Desk::starts(&desk.done(1, 0)).len(), 1);
+    assert_eq!(Desk::starts(&desk.done(1, 0)), []);
+    assert!(!desk.governor.view(1, desk.now).unwrap().queued);
+    assert_eq!(desk.governor.next_timer(desk.now), None);
+}
+
+#[test]
+fn nothing_begins_that_the_wait_cannot_finish() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    // 1 MiB takes 2.6 ms: worth it from twice that on.
+    assert_eq!(Desk::starts(&desk.hint(1, "llm-wait;expect=5")), []);
+    let effects = desk.hint(1, "llm-wait;expect=20");
+    let starts = Desk::starts(&effects);
+    assert_eq!(starts.len(), 1);
+    assert!((MIB..5 * MIB).contains(&starts[0].1), "{starts:?}");
+}
+
+#[test]
+fn no_more_than_two_workers_and_nobody_is_forgotten() {
+    let mut desk = Desk::new();
+    for id in 1..=100 {
+        desk.sandbox(id, Profile::Interactive);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    assert_eq!(
+        Desk::starts(&desk.all),
+        [(1, QUANTUM / 2, false), (2, QUANTUM / 2, false)]
+    );
+    let mut turns = vec![0u32; 101];
+    let mut running = vec![1, 2];
+    for _ in 0..1000 {
+        desk.now += Duration::from_millis(10);
+        let id = running.remove(0);
+        let effects = desk.done(id, 16 * MIB);
+        turns[id as usize] += 1;
+        running.extend(Desk::starts(&effects).iter().map(|(id, ..)| *id));
+        assert_eq!(running.len(), 2);
+    }
+    assert!(
+        turns[1..].iter().all(|turns| (9..=11).contains(turns)),
+        "{turns:?}"
+    );
+}
+
+#[test]
+fn over_budget_is_queued() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=600000");
+    // Two seconds of CPU time; half a second for each is allowed.
+    let effects = desk.on(Input::JobDone(
+        1,
+        Done {
+            reclaimed: QUANTUM,
+            cpu: Duration::from_secs(2),
+            elapsed: Duration::from_secs(2),
+            ..Done::default()
+        },
+    ));
+    assert_eq!(Desk::starts(&effects), []);
+    let timer = desk.governor.next_timer(desk.now).unwrap();
+    let wait = timer - desk.now;
+    assert!((2900..3100).contains(&wait.as_millis()), "{wait:?}");
+    assert!(desk.governor.view(1, desk.now).unwrap().queued);
+    desk.now = timer;
+    assert_eq!(Desk::starts(&desk.on(Input::Clock)).len(), 1);
+}
+
+#[test]
+fn a_tool_is_left_alone_under_pressure_too() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Batch);
+    desk.sandbox(2, Profile::Batch);
+    desk.hint(1, "tool-start;tool=pytest");
+    desk.hint(2, "tool-start");
+    desk.hint(2, "tool-end");
+    desk.memory(90);
+    let effects = desk.round(GIB, 0.0);
+    assert!(effects.contains(&Effect::Note(Note::Short(true, 90))));
+    assert_eq!(
+        Desk::starts(&effects),
+        [(2, Desk::starts(&effects)[0].1, true)]
+    );
+    // A tool begins: at once nothing more is taken.
+    assert_eq!(desk.hint(2, "tool-start"), [Effect::Stop(2)]);
+    assert_eq!(desk.done(2, 16 * MIB), []);
+}
+
+#[test]
+fn pressure_spares_who_is_expected_back_and_who_just_came() {
+    let mut desk = Desk::new();
+    desk.memory(90);
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=20000");
+    desk.dry(1);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
+    desk.hint(1, "llm-wait;expect=100000");
+    desk.dry(1);
+    let starts = Desk::starts(&desk.round(GIB, 0.0));
+    assert_eq!(starts.len(), 1);
+    assert!(starts[0].2, "file cache first");
+    // Nothing was found: it is not tried again until it has grown.
+    desk.dry(1);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
+    assert_eq!(Desk::starts(&desk.round(2 * GIB, 0.0)).len(), 1);
+    // Just woken.
+    desk.dry(1);
+    desk.hint(1, "first-token");
+    desk.hint(1, "tool-start");
+    desk.hint(1, "tool-end");
+    assert_eq!(Desk::starts(&desk.round(2 * GIB, 0.0)), []);
+}
+
+#[test]
+fn stalls_of_running_sandboxes_end_taking_from_those_that_do_not_wait() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Batch);
+    desk.hint(1, "tool-start");
+    desk.hint(1, "tool-end");
+    desk.memory(90);
+    // The first round finds memory short, the second reads the stalls.
+    let effects = desk.round(GIB, 0.5);
+    assert_eq!(Desk::starts(&effects).len(), 1);
+    desk.done(1, 16 * MIB);
+    desk.hint(1, "tool-start");
+    desk.done(1, 16 * MIB);
+    desk.hint(1, "tool-end");
+    assert_eq!(Desk::starts(&desk.round(3 * GIB, 0.5)), []);
+    assert!(desk.governor.overview().strained);
+    assert_eq!(Desk::starts(&desk.round(4 * GIB, 0.05)).len(), 1);
+}
+
+#[test]
+fn pressure_ends_below_the_low_mark() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Batch);
+    desk.hint(1, "tool-start");
+    desk.hint(1, "tool-end");
+    desk.memory(90);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)).len(), 1);
+    desk.memory(70);
+    assert!(!desk.round(GIB, 0.0).contains(&Effect::Stop(1)));
+    desk.memory(55);
+    assert!(desk.round(GIB, 0.0).contains(&Effect::Stop(1)));
+    assert_eq!(desk.done(1, 16 * MIB), []);
+}
+
+#[test]
+fn without_hints_a_sandbox_is_observed() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    // The first sample says nothing, the second that nothing ran.
+    desk.round(GIB, 0.0);
+    desk.round(GIB, 0.0);
+    assert_eq!(
+        desk.governor.view(1, desk.now).unwrap().state,
+        State::Cooling
+    );
+    let timer = desk.governor.next_timer(desk.now).unwrap();
+    assert_eq!(timer, desk.now + Duration::from_secs(30));
+    desk.now = timer;
+    let effects = desk.on(Input::Clock);
+    assert_eq!(Desk::starts(&effects).len(), 1);
+    desk.done(1, 16 * MIB);
+    desk.done(1, 0);
+    desk.round(100 * MIB, 0.0);
+    let effects = desk.round(110 * MIB, 0.0);
+    assert!(
+        effects.contains(&Effect::Phase(1, Phase::Running)),
+        "{effects:?}"
+    );
+    assert_eq!(
+        desk.governor.view(1, desk.now).unwrap().state,
+        State::Running
+    );
+}
+
+#[test]
+fn reasons_are_told_once_and_trying_pauses() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    let helpless = |desk: &mut Desk| {
+        desk.hint(1, "llm-wait;expect=900000");
+        desk.on(Input::JobDone(
+            1,
+            Done {
+                reason: Some(Reason::SwapMax),
+                ..Done::default()
+            },
+        ))
+    };
+    let note = Effect::Note(Note::Helpless(1, Reason::SwapMax));
+    assert_eq!(helpless(&mut desk), [note]);
+    assert_eq!(helpless(&mut desk), []);
+    let view = desk.governor.view(1, desk.now).unwrap();
+    assert_eq!(view.reason, Some(Reason::SwapMax));
+    // Under pressure it is not tried again and again.
+    desk.memory(90);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
+}
+
+#[test]
+fn without_swap_nothing_is_tried() {
+    let mut desk = Desk::new();
+    desk.on(Input::Memory(Memory {
+        total: 100 * GIB,
+        available: 50 * GIB,
+        swap_free: 0,
+    }));
+    desk.sandbox(1, Profile::Interactive);
+    assert_eq!(Desk::starts(&desk.hint(1, "llm-wait;expect=60000")), []);
+    let view = desk.governor.view(1, desk.now).unwrap();
+    assert_eq!(view.reason, Some(Reason::NoSwap));
+    desk.memory(50);
+    assert_eq!(Desk::starts(&desk.pass(Duration::from_secs(1))).len(), 1);
+}
+
+#[test]
+fn a_waking_storm_is_held_back_and_served() {
+    let mut desk = Desk::new();
+    for id in 1..=10 {
+        desk.sandbox(id, Profile::Batch);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    let mut jobs: Vec<Id> = Desk::starts(&desk.all).iter().map(|s| s.0).collect();
+    while let Some(id) = jobs.pop() {
+        desk.now += Duration::from_secs(1);
+        let taken = desk.governor.view(id, desk.now).unwrap().taken;
+        let effects = desk.done(id, if taken == 0 { 10 * GIB } else { 0 });
+        jobs.extend(Desk::starts(&effects).iter().map(|s| s.0));
+    }
+    // 35 GiB are there above the reserve, and 80% used is the bound: three may go on.
+    desk.memory(60);
+    for id in 1..=10 {
+        desk.hint(id, "tool-start");
+    }
+    assert_eq!(desk.governor.overview().counts.held, 8);
+    assert!(desk.all.contains(&Effect::Freeze(10)));
+    assert!(!desk.all.contains(&Effect::Freeze(1)));
+    assert!(matches!(desk.governor.admit(1), Admit::Wait { .. }));
+    // Memory comes free, one by one; the promises are in the numbers after a while.
+    desk.pass(Duration::from_secs(6));
+    assert_eq!(desk.governor.overview().counts.held, 6);
+    // One of them waits again before its turn.
+    let effects = desk.hint(10, "llm-wait");
+    assert!(effects.contains(&Effect::Thaw(10)));
+    desk.memory(99);
+    let effects = desk.pass(Duration::from_secs(30));
+    assert!(effects.contains(&Effect::Note(Note::Freed(9, true))));
+    assert_eq!(desk.governor.overview().counts.held, 0);
+    for id in 1..=10 {
+        let count = |wanted: Effect| desk.all.iter().filter(|e| **e == wanted).count();
+        assert_eq!(count(Effect::Freeze(id)), count(Effect::Thaw(id)), "{id}");
+    }
+}
+
+#[test]
+fn quiesce_holds_until_released() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=60000");
+    let effects = desk.on(Input::Quiesce(1));
+    assert_eq!(
+        effects,
+        [
+            Effect::Stop(1),
+            Effect::Phase(1, Phase::Running),
+            Effect::Restore(1)
+        ]
+    );
+    desk.done(1, MIB);
+    assert_eq!(desk.hint(1, "llm-wait;expect=60000"), []);
+    desk.memory(95);
+    assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
+    desk.on(Input::Restored(1, Duration::from_millis(3)));
+    let effects = desk.on(Input::Release(1));
+    assert_eq!(effects[0], Effect::Phase(1, Phase::Waiting));
+    assert_eq!(Desk::starts(&effects).len(), 1);
+}
+
+#[test]
+fn restores_go_first_between_the_watermarks() {
+    let mut desk = Desk::new();
+    desk.memory(70);
+    desk.sandbox(1, Profile::Interactive);
+    desk.sandbox(2, Profile::Interactive);
+    assert_eq!(desk.hint(1, "first-token")[1], Effect::Restore(1));
+    assert_eq!(Desk::starts(&desk.hint(2, "llm-wait;expect=60000")), []);
+    let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
+    assert_eq!(Desk::starts(&effects).len(), 1);
+}
+
+#[test]
+fn restores_that_come_too_late_are_dropped() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.on(Input::Restored(9, Duration::from_secs(3)));
+    assert!(!desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    let timer = desk.governor.next_timer(desk.now).unwrap();
+    assert_eq!(timer, desk.now + Duration::from_millis(500));
+    assert_eq!(desk.pass(Duration::from_millis(500)), []);
+    assert_eq!(desk.governor.next_timer(desk.now), None);
+}
+
+#[test]
+fn the_second_look_gets_what_is_left() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    // A quarter of two processors.
+    assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(50)));
+    let effects = desk.hint(1, "llm-wait;expect=600000");
+    assert!(effects.contains(&Effect::SecondLook(1)));
+    // One second of 5.
+    desk.now += Duration::from_secs(3);
+    desk.on(Input::JobDone(
+        1,
+        Done {
+            cpu: Duration::from_secs(1),
+            ..Done::default()
+        },
+    ));
+    desk.now -= Duration::from_secs(3);
+    assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(30)));
+}
+
+#[test]
+fn what_is_gone_leaves_nothing_behind() {
+    let mut desk = Desk::new();
+    for id in 1..=3 {
+        desk.sandbox(id, Profile::Interactive);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    assert_eq!(desk.on(Input::Gone(1)), [Effect::Stop(1)]);
+    // Its worker is busy until it says so.
+    assert_eq!(desk.governor.overview().counts.jobs, 2);
+    assert_eq!(Desk::starts(&desk.done(1, MIB)), [(3, QUANTUM / 2, false)]);
+    desk.on(Input::Gone(2));
+    desk.on(Input::Gone(3));
+    desk.done(2, 0);
+    desk.done(3, 0);
+    desk.done(3, 0);
+    assert_eq!(desk.hint(3, "llm-wait"), []);
+    assert_eq!(desk.governor.overview().counts, Counts::default());
+    assert_eq!(desk.governor.next_timer(desk.now), None);
+}
+
+#[test]
+fn rebuilt_from_the_module() {
+    let mut desk = Desk::new();
+    for (id, phase) in [
+        (1, Phase::Waiting),
+        (2, Phase::Running),
+        (3, Phase::Resuming),
+    ] {
+        desk.on(Input::Appeared {
+            id,
+            profile: Profile::Batch,
+            known: Some(phase),
+        });
+    }
+    assert_eq!(Desk::starts(&desk.all), [(1, QUANTUM / 2, false)]);
+    assert_eq!(desk.governor.overview().counts.states, [1, 0, 1, 1, 0]);
+    assert!(!desk
+        .all
+        .iter()
+        .any(|effect| matches!(effect, Effect::Phase(..))));
+}
+
+#[test]
+fn phases_before_the_module_has_it_are_made_up_for() {
+    let mut desk = Desk::new();
+    desk.on(Input::Appeared {
+        id: 1,
+        profile: Profile::Batch,
+        known: None,
+    });
+    let effects = desk.hint(1, "llm-wait;expect=1");
+    assert_eq!(effects, []);
+    let effects = desk.on(Input::Attached(1));
+    assert_eq!(
+        effects,
+        [Effect::Level(1, 6), Effect::Phase(1, Phase::Waiting)]
+    );
+}
+
+#[test]
+fn a_new_configuration() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Batch);
+    let mut config = Config::default();
+    config.profile.batch.level = 3;
+    config.schedule.cpu_budget = crate::config::Percent::new(50);
+    let effects = desk.on(Input::Config(Box::new(config)));
+    assert_eq!(effects, [Effect::Level(1, 3)]);
+    assert_eq!(desk.governor.overview().cpu_budget, 1.0);
+}
+
+#[test]
+fn admission_of_new_sandboxes() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.governor.admit(GIB), Admit::Yes);
+    // 26 GiB are 1 more than stay free below 75%.
+    assert!(matches!(desk.governor.admit(26 * GIB), Admit::No { .. }));
+    desk.sandbox(1, Profile::Batch);
+    desk.hint(1, "llm-wait");
+    desk.round(2 * GIB, 0.0);
+    let Admit::Wait { reason, retry_ms } = desk.governor.admit(26 * GIB) else {
+        panic!("no wait");
+    };
+    assert!(reason.contains("have 2147483648 to give"), "{reason}");
+    assert_eq!(retry_ms, 5000);
+    assert!(matches!(desk.governor.admit(90 * GIB), Admit::No { .. }));
+    let new = Governor::new(Config::default(), 2, Duration::ZERO);
+    assert!(matches!(new.admit(1), Admit::Wait { .. }));
+}
