@@ -136,7 +136,8 @@ impl Governor {
             };
             let turn = |id| match sandboxes.get(&id) {
                 Some(sandbox) if sandbox.want.is_some() && !sandbox.quiesced => {
-                    if full || sandbox.pauses(now) || orphans.contains_key(&id) {
+                    let rests = sandbox.pauses(now) || !sandbox.turns.has_any(now);
+                    if full || rests || orphans.contains_key(&id) {
                         return Turn::Skip;
                     }
                     // It has to pay before the wait is over: half of what is left for taking.

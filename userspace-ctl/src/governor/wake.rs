@@ -59,6 +59,7 @@ impl Governor {
             return;
         };
         sandbox.woke = Some(now);
+        sandbox.turns.take(now);
         sandbox.dry = None;
         let wish = Wish {
             id,
@@ -101,8 +102,11 @@ impl Governor {
 
     /// The LLM answers: its pages come back before they are touched, if there is time.
     pub(super) fn want_restore(&mut self, id: Id, now: Time) {
-        let quiesced = self.sandboxes.get(&id).is_some_and(|s| s.quiesced);
-        let wanted = self.config.prefetch.on_first_token || quiesced;
+        let Some(sandbox) = self.sandboxes.get(&id) else {
+            return;
+        };
+        let may = self.config.prefetch.on_first_token && sandbox.turns.has_any(now);
+        let wanted = may || sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
             self.restores.waiting.push_back((id, Some(now)));
