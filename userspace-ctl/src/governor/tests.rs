@@ -159,6 +159,16 @@ fn nothing_begins_that_the_wait_cannot_finish() {
     desk.sandbox(1, Profile::Interactive);
     // 1 MiB takes 2.6 ms: worth it from twice that on.
     assert_eq!(Desk::starts(&desk.hint(1, "llm-wait;expect=5")), []);
+    // Unless it is late: then it is likely to go on.
+    let timer = desk.governor.next_timer(desk.now).unwrap();
+    assert!(
+        (5..60).contains(&(timer - desk.now).as_millis()),
+        "{timer:?}"
+    );
+    let before = std::mem::replace(&mut desk.now, timer);
+    assert_eq!(Desk::starts(&desk.on(Input::Clock)).len(), 1);
+    desk.now = before;
+    desk.dry(1);
     let effects = desk.hint(1, "llm-wait;expect=20");
     let starts = Desk::starts(&effects);
     assert_eq!(starts.len(), 1);

@@ -37,6 +37,17 @@ impl Allowance {
         self.after(now) >= 1.0
     }
 
+    /// When there will be one.
+    pub fn next(&self, now: Time) -> Time {
+        if self.has_any(now) {
+            return now;
+        }
+        let missing = (1.0 - self.after(now)).clamp(0.0, 1.0);
+        // A millisecond more, so that it is there then.
+        let wait = EACH.mul_f64(missing) + Duration::from_millis(1);
+        now.saturating_add(wait)
+    }
+
     /// Takes one, if there is one.
     pub fn take(&mut self, now: Time) {
         let left = self.after(now);
@@ -67,6 +78,10 @@ mod tests {
             allowance.take(at(ms));
         }
         assert_eq!(taken, 29);
+        let next = allowance.next(at(19_999));
+        assert!(next >= at(19_999) && next < at(21_100), "{next:?}");
+        assert!(allowance.has_any(next));
+        assert_eq!(allowance.next(next), next);
         assert!(!allowance.has_any(at(0)));
         assert!(allowance.has_any(at(40_000)));
     }
