@@ -58,6 +58,20 @@ impl Daemon {
         }
     }
 
+    /// Takes over a sandbox that was attached by command a moment ago.
+    pub(super) fn adopt_one(&mut self, directory: &Directory) {
+        let told = match self.module {
+            true => self.sysfs.told(directory.id()).ok().flatten(),
+            false => None,
+        };
+        let Some(told) = told.filter(|told| told.attached) else {
+            return;
+        };
+        if let Ok(cgroup) = self.hierarchy.open(&self.path(directory.inside())) {
+            self.adopt(&cgroup, &told);
+        }
+    }
+
     /// What was detached by command: one that we adopted is none any more, one that someone told us to
     /// attach is attached again.
     fn see_lost(&mut self, ids: &BTreeSet<Id>) {
@@ -167,7 +181,12 @@ impl Daemon {
                     hint,
                     standing,
                     ..
-                } => self.hint_by_xattr(cgroup.id(), hint, standing),
+                } => {
+                    if !self.entries.contains_key(&cgroup.id()) {
+                        self.adopt_one(&cgroup);
+                    }
+                    self.hint_by_xattr(cgroup.id(), hint, standing);
+                }
                 Change::Removed { cgroup, why, .. } => {
                     let (reason, detach) = match why {
                         Removal::Gone => ("removed", false),

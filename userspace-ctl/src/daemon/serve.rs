@@ -148,7 +148,7 @@ impl Daemon {
     fn sandbox(&mut self, directory: &Directory) -> Result<Id, Response> {
         let id = directory.id();
         if !self.entries.contains_key(&id) {
-            self.adopt_all();
+            self.adopt_one(directory);
         }
         match self.entries.contains_key(&id) {
             true => Ok(id),
