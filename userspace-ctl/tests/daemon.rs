@@ -669,3 +669,51 @@ fn under_pressure_tools_are_left_alone() {
     });
     assert_eq!(trees.read("cgroup/agents/sb1/memory.reclaim"), "");
 }
+
+#[test]
+fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
+    let trees = Trees::new();
+    if !xattrs(&trees) {
+        return;
+    }
+    configure(&trees, "");
+    let mut ids = Vec::new();
+    for number in 1..=2 {
+        let name = format!("agents/sb{number}");
+        let id = trees.cgroup(&name, "");
+        trees.sandbox(id, true, 5);
+        tag(&trees, &name, "template", "base");
+        tag(&trees, &name, "phase", "llm-wait;expect=60000");
+        ids.push(id);
+    }
+    let phase = |number: usize| trees.read(&format!("sysfs/sandboxes/{}/phase", ids[number - 1]));
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "compressed");
+    daemon.until_state("/agents/sb2", "compressed");
+    // The second goes on by the socket.
+    daemon
+        .client()
+        .hint("/agents/sb2", &"tool-start".parse().unwrap())
+        .unwrap();
+    daemon.until_state("/agents/sb2", "running");
+    daemon.kill();
+    tag(&trees, "agents/sb1", "phase", "tool-start;tool=x");
+    let noted = {
+        let path = trees.path("cgroup/agents/sb2");
+        rustix::fs::getxattr(path, c"trusted.agentzip.outdated", &mut [0; 99]).is_ok()
+    };
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "running");
+    assert_eq!(phase(1).trim(), "running");
+    if noted {
+        assert_eq!(phase(2).trim(), "running");
+        assert_eq!(
+            status(&mut daemon.client(), "/agents/sb2")["state"],
+            "running"
+        );
+    }
+    // The same text, set again, is news.
+    std::thread::sleep(Duration::from_millis(1100));
+    tag(&trees, "agents/sb2", "phase", "llm-wait;expect=60000");
+    daemon.until_state("/agents/sb2", "compressed");
+}

@@ -53,6 +53,7 @@ impl Daemon {
                 let id = self.sandbox(&directory)?;
                 // The answer first: the client need not wait for what follows.
                 self.server.reply(token, Response::Done);
+                self.outdate_xattr(id);
                 self.hint(id, hint, Source::Socket);
                 return Ok(None);
             }
