@@ -713,7 +713,6 @@ fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
         );
     }
     // The same text, set again, is news.
-    std::thread::sleep(Duration::from_millis(1100));
     tag(&trees, "agents/sb2", "phase", "llm-wait;expect=60000");
     daemon.until_state("/agents/sb2", "compressed");
 }

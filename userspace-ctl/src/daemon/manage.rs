@@ -227,7 +227,6 @@ impl Daemon {
         }
         if entry.outdated || standing {
             entry.outdated = false;
-            entry.noted = Some(now);
             mark::remove(&entry.directory, mark::OUTDATED);
         }
         self.hint(id, hint, Source::Xattr);
@@ -236,13 +235,12 @@ impl Daemon {
     /// A hint came by another way: the xattr, if there is one, is older, and the next daemon has to
     /// know.
     pub(super) fn outdate_xattr(&mut self, id: Id) {
-        let now = self.now();
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         if let (Some(hint), false) = (&entry.by_xattr, entry.outdated) {
             entry.outdated = true;
-            entry.noted = Some(now);
+            // No echo to wait for: the watcher sees that the names of the attributes have changed.
             mark::write(&entry.directory, mark::OUTDATED, &hint.to_string());
         }
     }
