@@ -334,6 +334,30 @@ fn what_a_killed_daemon_held_is_given_back() {
     }
 }
 
+/// A wait of which too little is left is used once it is late enough, not only with the next round.
+#[test]
+fn what_waits_for_the_clock_only_does_not_wait_for_a_round() {
+    let trees = Trees::new();
+    no_module(&trees);
+    configure(&trees, "[schedule]\nperiod = \"24h\"\n");
+    trees.cgroup("agents/sb1", "");
+    let daemon = Daemon::start(&trees);
+    let mut client = daemon.client();
+    let attributes = agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    };
+    client.attach("/agents/sb1", &attributes).unwrap();
+    client
+        .hint("/agents/sb1", &"llm-wait;expect=1".parse().unwrap())
+        .unwrap();
+    daemon.until("reclaimed", |_| {
+        trees
+            .read("cgroup/agents/sb1/memory.reclaim")
+            .contains("swappiness=max")
+    });
+}
+
 #[test]
 fn a_second_daemon_does_not_start() {
     let trees = Trees::new();

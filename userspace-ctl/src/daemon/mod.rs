@@ -96,6 +96,9 @@ pub struct Daemon {
     log: LogLimit,
     memory_at: Option<Time>,
     alive_at: Time,
+    /// When the governor wanted to be called, as of when the loop began to wait: at that time it may see
+    /// nothing to wait for any more.
+    timer: Option<Time>,
 }
 
 /// What woke the loop.
@@ -168,6 +171,7 @@ impl Daemon {
             log: LogLimit::default(),
             memory_at: None,
             alive_at: Duration::ZERO,
+            timer: None,
             options,
         })
     }
@@ -257,10 +261,11 @@ impl Daemon {
     }
 
     /// Waits until something is to be done.
-    fn wait(&self) -> Result<Ready> {
+    fn wait(&mut self) -> Result<Ready> {
         let now = self.now();
+        self.timer = self.governor.next_timer(now);
         let mut until = self.governor.next_round();
-        for time in [self.governor.next_timer(now), self.watchdog()]
+        for time in [self.timer, self.watchdog()]
             .into_iter()
             .flatten()
         {
@@ -317,7 +322,7 @@ impl Daemon {
         }
         if now >= self.governor.next_round() {
             self.round();
-        } else if self.governor.next_timer(now).is_some_and(|due| now >= due) {
+        } else if self.timer.is_some_and(|due| now >= due) {
             self.feed(Input::Clock);
         }
     }
