@@ -199,7 +199,9 @@ impl Daemon {
             None => Err(std::io::ErrorKind::NotFound.into()),
         };
         if let Err(error) = started {
-            self.warn("restore", &format!("cannot start a restore: {error}"));
+            let problem = format!("cannot start a restore: {error}");
+            self.warn("restore", &problem);
+            self.answer_quiesce(id, &Response::error(ErrorCode::Failed, problem));
             self.inbox.push_back(Input::Restored(id, Duration::ZERO));
         }
     }
@@ -218,21 +220,29 @@ impl Daemon {
                     if let Err(error) = &result {
                         self.warn("restore", &error.to_string());
                     }
-                    let waiting = self
-                        .entries
-                        .get_mut(&id)
-                        .map(|entry| std::mem::take(&mut entry.quiescing))
-                        .unwrap_or_default();
-                    for token in waiting {
-                        let response = match &result {
-                            Ok(report) => Response::result(report),
-                            Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
-                        };
-                        self.server.reply(token, response);
+                    let response = match &result {
+                        Ok(report) => Response::result(report),
+                        Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
+                    };
+                    // One that was begun before it was asked for may have missed something.
+                    if !self.governor.is_to_come_back(id) {
+                        self.answer_quiesce(id, &response);
                     }
                     self.feed(Input::Restored(id, cpu));
                 }
             }
+        }
+    }
+
+    /// Answers those who wait for all pages of a sandbox to be back.
+    pub(super) fn answer_quiesce(&mut self, id: Id, response: &Response) {
+        let waiting = self
+            .entries
+            .get_mut(&id)
+            .map(|entry| std::mem::take(&mut entry.quiescing))
+            .unwrap_or_default();
+        for token in waiting {
+            self.server.reply(token, response.clone());
         }
     }
 

@@ -98,6 +98,8 @@ impl Daemon {
                 self.will_note(id);
                 mark::remove(&directory, mark::QUIESCED);
                 self.feed(Input::Release(id));
+                let reason = format!("{}: released before all of it was back", directory.name());
+                self.answer_quiesce(id, &Response::error(ErrorCode::Failed, reason));
                 Response::Done
             }
             Request::Status {

@@ -75,7 +75,7 @@ impl Governor {
         if self.admission.forget(id) {
             self.effects.push(Effect::Thaw(id));
         }
-        self.restores.forget(id);
+        self.restores.forget_own(id);
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.low = u64::MAX;
             sandbox.dry = None;

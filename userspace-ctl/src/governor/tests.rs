@@ -695,3 +695,57 @@ fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
         1
     );
 }
+
+/// One that does not end, as a process of the sandbox may see to, takes nothing from the others.
+#[test]
+fn a_restore_that_hangs_stands_in_nobodys_way() {
+    let mut desk = Desk::new();
+    let most = Config::default().prefetch.max_concurrency.get().into();
+    desk.memory(70);
+    for id in 1..=most + 2 {
+        desk.sandbox(id, Profile::Interactive);
+    }
+    for id in 1..=most {
+        desk.hint(id, "llm-wait;expect=60000");
+        assert!(desk.hint(id, "first-token").contains(&Effect::Restore(id)));
+    }
+    for id in 1..=most {
+        desk.done(id, 0);
+    }
+    // What comes back goes first.
+    let last = most + 1;
+    assert_eq!(Desk::starts(&desk.hint(last, "llm-wait;expect=60000")), []);
+    let effects = desk.pass(Duration::from_secs(11));
+    assert_eq!(Desk::starts(&effects).len(), 1, "{effects:?}");
+    desk.hint(last + 1, "llm-wait;expect=60000");
+    let effects = desk.hint(last + 1, "first-token");
+    assert!(effects.contains(&Effect::Restore(last + 1)), "{effects:?}");
+    // No second one for the same sandbox, until the first has ended after all.
+    desk.hint(1, "llm-wait;expect=60000");
+    let effects = desk.hint(1, "first-token");
+    assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+    let effects = desk.on(Input::Restored(1, Duration::ZERO));
+    assert!(effects.contains(&Effect::Restore(1)), "{effects:?}");
+}
+
+/// Whatever the sandbox says meanwhile.
+#[test]
+fn a_tool_that_waits_for_a_quiesced_sandbox_gets_it() {
+    for hint in ["done", "llm-wait", "first-token", "tool-start", "idle"] {
+        let mut desk = Desk::new();
+        desk.sandbox(1, Profile::Interactive);
+        desk.hint(1, "llm-wait;expect=60000");
+        desk.done(1, 0);
+        desk.hint(1, "first-token");
+        // The one that runs was begun before.
+        let effects = desk.on(Input::Quiesce(1));
+        assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+        assert!(desk.governor.is_to_come_back(1));
+        desk.hint(1, hint);
+        desk.pass(Duration::from_secs(5));
+        let effects = desk.on(Input::Restored(1, Duration::ZERO));
+        assert!(effects.contains(&Effect::Restore(1)), "{hint}: {effects:?}");
+        assert!(!desk.governor.is_to_come_back(1));
+        desk.on(Input::Restored(1, Duration::ZERO));
+    }
+}

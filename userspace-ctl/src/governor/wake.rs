@@ -15,13 +15,20 @@ use crate::schedule::budget::Budget;
 
 /// How often those that are held are reviewed.
 pub const REVIEW: Duration = Duration::from_millis(250);
+/// A restore that runs for longer is stuck: the owner of a process can make the kernel wait for it for as
+/// long as it likes. It takes no turn of others any more, and nobody waits for its end.
+const STUCK: Duration = Duration::from_secs(10);
+/// With so many stuck ones none is begun, as each has a thread.
+const MOST_STUCK: usize = 64;
 
 /// Restores that wait for their turn, and those that run.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
     /// With the time since when; `None`: for as long as it takes.
     waiting: VecDeque<(Id, Option<Time>)>,
-    running: Vec<Id>,
+    /// With the time since when.
+    running: Vec<(Id, Time)>,
+    stuck: Vec<Id>,
 }
 
 impl Restores {
@@ -29,12 +36,42 @@ impl Restores {
         self.waiting.retain(|(other, _)| *other != id);
     }
 
+    /// It wants nothing back for itself any more; what a tool waits for it still gets.
+    pub fn forget_own(&mut self, id: Id) {
+        self.waiting
+            .retain(|(other, since)| *other != id || since.is_none());
+    }
+
+    /// A tool waits for it, and its turn has not come.
+    pub fn is_asked_for(&self, id: Id) -> bool {
+        self.waiting.contains(&(id, None))
+    }
+
+    /// Sets those aside that do not end.
+    fn look_for_stuck(&mut self, now: Time, limit: Duration) {
+        let stuck = &mut self.stuck;
+        self.running.retain_mut(|(id, since)| {
+            // When the clock went back, its time begins anew.
+            *since = now.min(*since);
+            let runs = now.saturating_sub(*since) < limit;
+            if !runs {
+                stuck.push(*id);
+            }
+            runs
+        });
+    }
+
+    fn ended(&mut self, id: Id) {
+        self.running.retain(|(other, _)| *other != id);
+        self.stuck.retain(|other| *other != id);
+    }
+
     pub fn are_pending(&self) -> bool {
         !self.waiting.is_empty() || !self.running.is_empty()
     }
 
     pub fn is_running(&self, id: Id) -> bool {
-        self.running.contains(&id)
+        self.stuck.contains(&id) || self.running.iter().any(|(other, _)| *other == id)
     }
 
     /// When the first may begin for which there is no CPU time now, or is dropped.
@@ -105,8 +142,10 @@ impl Governor {
         let Some(sandbox) = self.sandboxes.get(&id) else {
             return;
         };
-        let may = self.config.prefetch.on_first_token && sandbox.turns.has_any(now);
-        let wanted = may || sandbox.quiesced;
+        // All of one that is quiesced comes back anyway.
+        let wanted = self.config.prefetch.on_first_token
+            && sandbox.turns.has_any(now)
+            && !sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
             self.restores.waiting.push_back((id, Some(now)));
@@ -115,6 +154,7 @@ impl Governor {
 
     pub(super) fn start_restores(&mut self, now: Time) {
         let timeout = self.restore_timeout();
+        self.restores.look_for_stuck(now, self.scaled(STUCK));
         let most = self.config.prefetch.max_concurrency.get() as usize;
         for _ in 0..self.restores.waiting.len() {
             let Some((id, since)) = self.restores.waiting.pop_front() else {
@@ -128,11 +168,13 @@ impl Governor {
                 continue;
             }
             // A tool waits for one that is quiesced, whatever the budget says.
-            let room = self.restores.running.len() < most && (quiesced || self.budget.is_open());
+            let room = self.restores.running.len() < most
+                && self.restores.stuck.len() < MOST_STUCK
+                && (quiesced || self.budget.is_open());
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
             if room && !self.restores.is_running(id) {
-                self.restores.running.push(id);
+                self.restores.running.push((id, now));
                 self.effects.push(Effect::Restore(id));
             } else if !late {
                 self.restores.waiting.push_back((id, since));
@@ -141,8 +183,13 @@ impl Governor {
     }
 
     pub(super) fn restored(&mut self, id: Id, cpu: Duration) {
-        self.restores.running.retain(|other| *other != id);
+        self.restores.ended(id);
         self.budget.settle(Duration::ZERO, cpu);
+    }
+
+    /// A quiesced sandbox is still to be brought back: a restore that ends now was begun before.
+    pub fn is_to_come_back(&self, id: Id) -> bool {
+        self.restores.is_asked_for(id)
     }
 
     /// Holds a sandbox still: nothing is taken from it until it is released.
@@ -185,7 +232,7 @@ impl Governor {
     /// A sandbox is finished: nothing is done to it any more.
     pub(super) fn finish(&mut self, id: Id) {
         self.stop(id);
-        self.restores.forget(id);
+        self.restores.forget_own(id);
         if self.admission.forget(id) {
             self.effects.push(Effect::Thaw(id));
         }
