@@ -171,6 +171,9 @@ impl Governor {
             let room = self.restores.running.len() < most
                 && self.restores.stuck.len() < MOST_STUCK
                 && (quiesced || self.budget.is_open());
+            // What is still being taken would be out again.
+            let taking = quiesced && sandbox.is_some_and(|s| s.job.is_some());
+            let room = room && !taking;
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
             if room && !self.restores.is_running(id) {
