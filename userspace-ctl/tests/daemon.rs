@@ -363,6 +363,63 @@ fn what_waits_for_the_clock_only_does_not_wait_for_a_round() {
     });
 }
 
+/// Outside of the trees only its files could tell, and this one has none that is held open.
+#[test]
+fn a_sandbox_that_is_gone_before_it_was_looked_at_is_forgotten() {
+    let trees = Trees::new();
+    no_module(&trees);
+    configure(&trees, "[schedule]\nperiod = \"50ms\"\n");
+    let daemon = Daemon::start(&trees);
+    let mut client = daemon.client();
+    let attributes = agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    };
+    for name in ["brief", "stays"] {
+        trees.write(&format!("cgroup/elsewhere/{name}/cgroup.procs"), "");
+        client
+            .attach(format!("/elsewhere/{name}"), &attributes)
+            .unwrap();
+    }
+    std::fs::remove_dir_all(trees.path("cgroup/elsewhere/brief")).unwrap();
+    daemon.until("forgotten", |client| {
+        let list = client.list().unwrap();
+        let names: Vec<&Value> = list
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["cgroup"])
+            .collect();
+        assert!(names.contains(&&Value::from("/elsewhere/stays")));
+        names.len() == 1
+    });
+}
+
+#[test]
+fn sandboxes_of_a_tree_that_is_no_longer_watched_are_none() {
+    let trees = Trees::new();
+    if !xattrs(&trees) {
+        return;
+    }
+    no_module(&trees);
+    configure(&trees, "");
+    trees.cgroup("agents/sb1", "");
+    tag(&trees, "agents/sb1", "template", "python");
+    trees.cgroup("others/sb2", "");
+    tag(&trees, "others/sb2", "template", "python");
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "running");
+    let text = trees
+        .read("agentzip.toml")
+        .replace("cgroup/agents", "cgroup/others");
+    trees.write("agentzip.toml", &text);
+    daemon.signal(Signal::HUP);
+    daemon.until_state("/others/sb2", "running");
+    daemon.until("dropped", |client| {
+        status(client, "/agents/sb1") == Value::Null
+    });
+}
+
 #[test]
 fn a_second_daemon_does_not_start() {
     let trees = Trees::new();

@@ -86,6 +86,10 @@ pub struct Daemon {
     inbox: VecDeque<Input>,
     entries: BTreeMap<Id, Entry>,
     jobs: BTreeMap<Id, Job>,
+    /// Orders to detach that the clerk has, for each sandbox.
+    leaving: BTreeMap<Id, usize>,
+    /// What the module has and is nowhere in the tree, as of when.
+    strays: BTreeMap<Id, Time>,
     holders: Holders,
     /// The module is loaded.
     module: bool,
@@ -165,6 +169,8 @@ impl Daemon {
             inbox: VecDeque::new(),
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            strays: BTreeMap::new(),
             holders: Holders::default(),
             module,
             young: true,
@@ -409,7 +415,10 @@ impl Daemon {
         }
         self.authority = authority;
         self.feed(Input::Config(Box::new(config)));
-        self.look_at_trees(moved);
+        let seen = self.look_at_trees(moved);
+        if moved {
+            self.drop_unseen(&seen);
+        }
         self.apply_settings();
         Ok(())
     }

@@ -212,6 +212,7 @@ impl Daemon {
             match report {
                 Report::Attached(id, result) => self.attached(id, result),
                 Report::Detached(id, result) => {
+                    self.detached(id);
                     if let Err(error) = result {
                         debug!(id, "{error}");
                     }

@@ -148,9 +148,7 @@ impl Daemon {
     /// The sandbox in a directory; one that was attached by command a moment ago is found, too.
     fn sandbox(&mut self, directory: &Directory) -> Result<Id, Response> {
         let id = directory.id();
-        if !self.entries.contains_key(&id) {
-            self.adopt_all();
-        }
+        self.adopt_one(directory);
         match self.entries.contains_key(&id) {
             true => Ok(id),
             false => Err(not_found(directory)),
