@@ -478,6 +478,22 @@ fn users_are_told_apart() {
     let refused = as_user(USER, move || UnixStream::connect(path).unwrap_err().kind());
     assert_eq!(refused, std::io::ErrorKind::PermissionDenied);
     server.stop();
+    // Users that work together do not lock root out.
+    let server = Running::with_mode(8, 0o666);
+    let path = server.dir.path().join("socket");
+    let crowd: Vec<UnixStream> = (0..4)
+        .flat_map(|number| {
+            let path = path.clone();
+            as_user(USER + number, move || {
+                let two = [0, 1].map(|_| UnixStream::connect(&path).unwrap());
+                Vec::from(two)
+            })
+        })
+        .collect();
+    let mut root = server.connect();
+    assert_eq!(root.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
+    assert_eq!(crowd.len(), 8);
+    server.stop();
 }
 
 fn own_uid(server: &Running) -> u32 {

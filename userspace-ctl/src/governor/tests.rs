@@ -729,7 +729,7 @@ fn a_tool_that_waits_for_a_quiesced_sandbox_gets_it() {
         let mut desk = Desk::new();
         desk.sandbox(1, Profile::Interactive);
         desk.hint(1, "llm-wait;expect=60000");
-        desk.done(1, 0);
+        desk.dry(1);
         desk.hint(1, "first-token");
         // The one that runs was begun before.
         let effects = desk.on(Input::Quiesce(1));
@@ -742,4 +742,41 @@ fn a_tool_that_waits_for_a_quiesced_sandbox_gets_it() {
         assert!(!desk.governor.is_to_come_back(1));
         desk.on(Input::Restored(1, Duration::ZERO));
     }
+}
+
+/// The daemon was stopped, the machine was suspended, or somebody's pages are very slow to take.
+#[test]
+fn slow_jobs_do_not_end_all_work_for_ever() {
+    let mut desk = Desk::new();
+    let slow = |desk: &mut Desk, elapsed| {
+        desk.on(Input::JobDone(
+            1,
+            Done {
+                reclaimed: 16 * MIB,
+                cpu: Duration::from_millis(50),
+                elapsed: Duration::from_secs(elapsed),
+                ..Done::default()
+            },
+        ))
+    };
+    desk.sandbox(1, Profile::Interactive);
+    desk.sandbox(2, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=36000000");
+    slow(&mut desk, 3600);
+    let effects = desk.hint(2, "llm-wait;expect=10000");
+    assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
+    desk.hint(2, "tool-start");
+    desk.done(2, 0);
+    for _ in 0..40 {
+        slow(&mut desk, 3600);
+    }
+    desk.hint(1, "tool-start");
+    desk.done(1, 0);
+    assert_eq!(Desk::starts(&desk.hint(2, "llm-wait;expect=10000")), []);
+    desk.hint(2, "tool-start");
+    for _ in 0..120 {
+        desk.round(GIB, 0.0);
+    }
+    let effects = desk.hint(2, "llm-wait;expect=10000");
+    assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
 }

@@ -72,6 +72,7 @@ impl Governor {
     pub(super) fn tick(&mut self, now: Time) {
         let elapsed = now.saturating_sub(self.sampled.min(now));
         self.sampled = now;
+        self.pace.fade();
         // Deadlines are met even when a timer got lost.
         self.clock(now);
         let schedule = &self.config.schedule;
