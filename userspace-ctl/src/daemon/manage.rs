@@ -149,7 +149,7 @@ impl Daemon {
             }
             let holders = &self.governor.config().holders;
             if !holders.iter().any(|holder| holder == cgroup.path()) {
-                if let Some(problem) = holders::free_left(&self.mount, &directory) {
+                if let Some(problem) = holders::free_left(&directory) {
                     self.warn("holder", &problem);
                 }
             }

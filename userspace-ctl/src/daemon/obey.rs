@@ -10,7 +10,7 @@ use super::clerk::Report;
 use super::{mark, Daemon};
 use crate::authority::Uid;
 use crate::directory::Directory;
-use crate::error::{read_text, write_text, Error};
+use crate::error::{read_text, Error};
 use crate::governor::{Done, Effect, Id, Input, Note, Reason};
 use crate::lifecycle::State;
 use crate::protocol::{ErrorCode, Happening, Response, Source, Word};
@@ -18,6 +18,22 @@ use crate::worker::{Job, Order, Outcome};
 
 /// Less than this is no reason to look for a reason.
 const LITTLE: u64 = 4 << 20;
+
+const FREEZE: &str = "cgroup.freeze";
+
+/// The cgroup is gone.
+pub(super) fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+}
+
+/// Names of cgroups are chosen by their owners, and a log may be read on a terminal.
+fn printable(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
 
 impl Daemon {
     pub(super) fn obey(&mut self, effect: Effect) {
@@ -71,16 +87,16 @@ impl Daemon {
     pub(super) fn warn(&mut self, kind: &'static str, text: &str) {
         match self.log.allow(kind, self.began.elapsed()) {
             None => {}
-            Some(0) => warn!("{text}"),
-            Some(left_out) => warn!(left_out, "{text}"),
+            Some(0) => warn!("{}", printable(text)),
+            Some(left_out) => warn!(left_out, "{}", printable(text)),
         }
     }
 
     fn inform(&mut self, kind: &'static str, text: &str) {
         match self.log.allow(kind, self.began.elapsed()) {
             None => {}
-            Some(0) => info!("{text}"),
-            Some(left_out) => info!(left_out, "{text}"),
+            Some(0) => info!("{}", printable(text)),
+            Some(left_out) => info!(left_out, "{}", printable(text)),
         }
     }
 
@@ -253,20 +269,19 @@ impl Daemon {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let path = self.mount.path().join(entry.directory.inside());
-        let file = path.join("cgroup.freeze");
-        let frozen = read_text(&file).map(|text| text.trim() != "0");
+        let frozen = entry.directory.read(FREEZE).map(|text| text.trim() != "0");
         if frozen.unwrap_or(true) {
             return;
         }
         entry.noted = Some(now);
         // First the note: whoever comes after us then knows.
         mark::write(&entry.directory, mark::HELD, "1");
-        match write_text(&file, "1") {
+        match entry.directory.write(FREEZE, "1") {
             Ok(()) => entry.frozen = true,
             Err(error) => {
                 mark::remove(&entry.directory, mark::HELD);
-                self.warn("freeze", &error.to_string());
+                let problem = format!("cannot freeze {}: {error}", entry.name());
+                self.warn("freeze", &problem);
             }
         }
     }
@@ -286,9 +301,11 @@ impl Daemon {
     /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed.
     pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) {
         self.will_note(id);
-        let file = self.path(directory.inside()).join("cgroup.freeze");
-        match write_text(&file, "0") {
-            Err(error) if file.exists() => self.warn("freeze", &error.to_string()),
+        match directory.write(FREEZE, "0") {
+            Err(error) if !is_gone(&error) => {
+                let problem = format!("cannot let {} go on: {error}", directory.name());
+                self.warn("freeze", &problem);
+            }
             _ => {}
         }
         mark::remove(directory, mark::HELD);
@@ -382,5 +399,18 @@ impl Daemon {
                 },
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        assert_eq!(
+            printable("/a/\u{1b}]0;x\u{7}\r/ö"),
+            "/a/\\u{1b}]0;x\\u{7}\\r/ö"
+        );
     }
 }
