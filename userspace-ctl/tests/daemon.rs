@@ -363,6 +363,34 @@ fn what_waits_for_the_clock_only_does_not_wait_for_a_round() {
     });
 }
 
+#[test]
+fn a_module_that_is_loaded_later_is_told_everything() {
+    let trees = Trees::new();
+    no_module(&trees);
+    configure(&trees, "[schedule]\nperiod = \"50ms\"\n");
+    let daemon = Daemon::start(&trees);
+    // Two rounds are over when this one is gone.
+    trees.write("cgroup/elsewhere/sb/cgroup.procs", "");
+    let attributes = agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    };
+    daemon.client().attach("/elsewhere/sb", &attributes).unwrap();
+    std::fs::remove_dir_all(trees.path("cgroup/elsewhere/sb")).unwrap();
+    daemon.until("a round", |client| {
+        client.list().unwrap().as_array().unwrap().is_empty()
+    });
+    std::fs::create_dir_all(trees.path("sysfs/sandboxes")).unwrap();
+    trees.write("sysfs/second_look_percent", "7\n");
+    trees.write("sysfs/abi_version", "1\n");
+    daemon.until("told", |_| {
+        let text = trees.read("sysfs/second_look_percent");
+        !text.is_empty() && text.trim() != "7"
+    });
+    daemon.end();
+    assert_eq!(trees.read("sysfs/second_look_percent").trim(), "7");
+}
+
 /// Outside of the trees only its files could tell, and this one has none that is held open.
 #[test]
 fn a_sandbox_that_is_gone_before_it_was_looked_at_is_forgotten() {

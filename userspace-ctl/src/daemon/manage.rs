@@ -530,6 +530,7 @@ impl Daemon {
         info!(loaded = there, "the module");
         if there {
             self.second_look = self.sysfs.second_look_percent().ok();
+            self.governor.tell_again();
             self.apply_settings();
             self.report_module();
         }

@@ -249,9 +249,11 @@ impl Governor {
         }
     }
 
-    /// Work waits for CPU time or a worker.
+    /// Work is done, or waits for CPU time or a worker.
     pub(super) fn has_backlog(&self) -> bool {
-        self.jobs > 0 || (!self.ring.is_empty() && !self.budget.is_open())
+        self.jobs > 0
+            || self.restores.are_pending()
+            || (!self.ring.is_empty() && !self.budget.is_open())
     }
 
     /// Why nothing is taken from this sandbox though something should be.

@@ -476,6 +476,21 @@ fn the_second_look_gets_what_is_left() {
     ));
     desk.now -= Duration::from_secs(3);
     assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(30)));
+    // It stands back for restores as well.
+    desk.dry(1);
+    desk.round(GIB, 0.0);
+    let look = |desk: &Desk| desk.governor.overview().second_look;
+    assert!(look(&desk) > Some(40), "{:?}", look(&desk));
+    let effects = desk.hint(1, "first-token");
+    assert!(effects.contains(&Effect::Restore(1)), "{effects:?}");
+    assert_eq!(look(&desk), Some(1));
+    desk.on(Input::Restored(1, Duration::ZERO));
+    desk.round(GIB, 0.0);
+    desk.round(GIB, 0.0);
+    assert_eq!(look(&desk), Some(50));
+    assert!(!desk.round(GIB, 0.0).contains(&Effect::SecondLook(50)));
+    desk.governor.tell_again();
+    assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(50)));
 }
 
 #[test]
