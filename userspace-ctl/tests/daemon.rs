@@ -375,7 +375,10 @@ fn a_module_that_is_loaded_later_is_told_everything() {
         template: Some("python".parse().unwrap()),
         ..Default::default()
     };
-    daemon.client().attach("/elsewhere/sb", &attributes).unwrap();
+    daemon
+        .client()
+        .attach("/elsewhere/sb", &attributes)
+        .unwrap();
     std::fs::remove_dir_all(trees.path("cgroup/elsewhere/sb")).unwrap();
     daemon.until("a round", |client| {
         client.list().unwrap().as_array().unwrap().is_empty()

@@ -272,10 +272,7 @@ impl Daemon {
         let now = self.now();
         self.timer = self.governor.next_timer(now);
         let mut until = self.governor.next_round();
-        for time in [self.timer, self.watchdog()]
-            .into_iter()
-            .flatten()
-        {
+        for time in [self.timer, self.watchdog()].into_iter().flatten() {
             until = until.min(time);
         }
         let left = until.saturating_sub(now);

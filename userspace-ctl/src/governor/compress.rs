@@ -53,7 +53,9 @@ impl Pace {
             (&mut self.elapsed, done.elapsed.max(done.cpu)),
         ] {
             // One job in which the machine stood still says nothing about the next.
-            let cost = (time.as_nanos() as f64 / bytes).clamp(0.01, 1e6).min(*known * 4.0);
+            let cost = (time.as_nanos() as f64 / bytes)
+                .clamp(0.01, 1e6)
+                .min(*known * 4.0);
             *known += (cost - *known) / 4.0;
         }
         self.fresh = true;

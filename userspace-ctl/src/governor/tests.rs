@@ -795,3 +795,47 @@ fn slow_jobs_do_not_end_all_work_for_ever() {
     let effects = desk.hint(2, "llm-wait;expect=10000");
     assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
 }
+
+#[test]
+fn restores_count_before_they_end() {
+    let mut desk = Desk::new();
+    for id in 1..=4 {
+        desk.sandbox(id, Profile::Interactive);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    let mut jobs: Vec<Id> = Desk::starts(&desk.all).iter().map(|s| s.0).collect();
+    while let Some(id) = jobs.pop() {
+        let taken = desk.governor.view(id, desk.now).unwrap().taken;
+        let effects = desk.done(id, if taken == 0 { GIB } else { 0 });
+        jobs.extend(Desk::starts(&effects).iter().map(|s| s.0));
+    }
+    // By the pace so far a gigabyte costs little; make it dear.
+    desk.on(Input::Appeared {
+        id: 9,
+        profile: Profile::Batch,
+        known: None,
+    });
+    desk.hint(9, "llm-wait;expect=600000");
+    for _ in 0..20 {
+        desk.on(Input::JobDone(
+            9,
+            Done {
+                reclaimed: MIB,
+                cpu: Duration::from_millis(3),
+                elapsed: Duration::from_millis(3),
+                ..Done::default()
+            },
+        ));
+    }
+    desk.hint(9, "done");
+    desk.now += Duration::from_secs(30);
+    for id in 1..=4 {
+        desk.hint(id, "first-token");
+    }
+    let restores = desk
+        .all
+        .iter()
+        .filter(|e| matches!(e, Effect::Restore(_)))
+        .count();
+    assert_eq!(restores, 1, "one of them takes the whole bucket");
+}

@@ -21,14 +21,22 @@ const STUCK: Duration = Duration::from_secs(10);
 /// With so many stuck ones none is begun, as each has a thread.
 const MOST_STUCK: usize = 64;
 
+/// A restore that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    id: Id,
+    since: Time,
+    /// CPU time that was set aside for it.
+    estimate: Duration,
+}
+
 /// Restores that wait for their turn, and those that run.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
     /// With the time since when; `None`: for as long as it takes.
     waiting: VecDeque<(Id, Option<Time>)>,
-    /// With the time since when.
-    running: Vec<(Id, Time)>,
-    stuck: Vec<Id>,
+    running: Vec<Begun>,
+    stuck: Vec<Begun>,
 }
 
 impl Restores {
@@ -50,20 +58,25 @@ impl Restores {
     /// Sets those aside that do not end.
     fn look_for_stuck(&mut self, now: Time, limit: Duration) {
         let stuck = &mut self.stuck;
-        self.running.retain_mut(|(id, since)| {
+        self.running.retain_mut(|begun| {
             // When the clock went back, its time begins anew.
-            *since = now.min(*since);
-            let runs = now.saturating_sub(*since) < limit;
+            begun.since = now.min(begun.since);
+            let runs = now.saturating_sub(begun.since) < limit;
             if !runs {
-                stuck.push(*id);
+                stuck.push(*begun);
             }
             runs
         });
     }
 
-    fn ended(&mut self, id: Id) {
-        self.running.retain(|(other, _)| *other != id);
-        self.stuck.retain(|other| *other != id);
+    /// One has ended. Returns the CPU time that was set aside for it.
+    fn ended(&mut self, id: Id) -> Duration {
+        for begun in [&mut self.running, &mut self.stuck] {
+            if let Some(index) = begun.iter().position(|begun| begun.id == id) {
+                return begun.swap_remove(index).estimate;
+            }
+        }
+        Duration::ZERO
     }
 
     pub fn are_pending(&self) -> bool {
@@ -71,7 +84,8 @@ impl Restores {
     }
 
     pub fn is_running(&self, id: Id) -> bool {
-        self.stuck.contains(&id) || self.running.iter().any(|(other, _)| *other == id)
+        let mut all = self.running.iter().chain(&self.stuck);
+        all.any(|begun| begun.id == id)
     }
 
     /// When the first may begin for which there is no CPU time now, or is dropped.
@@ -104,6 +118,7 @@ impl Governor {
             interactive: sandbox.profile == Profile::Interactive,
             limit: sandbox.profile.hold(&self.config),
         };
+        sandbox.needs = wish.need;
         if sandbox.quiesced || sandbox.machine.state() == State::Terminated {
             return;
         }
@@ -143,9 +158,8 @@ impl Governor {
             return;
         };
         // All of one that is quiesced comes back anyway.
-        let wanted = self.config.prefetch.on_first_token
-            && sandbox.turns.has_any(now)
-            && !sandbox.quiesced;
+        let wanted =
+            self.config.prefetch.on_first_token && sandbox.turns.has_any(now) && !sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
             self.restores.waiting.push_back((id, Some(now)));
@@ -177,7 +191,15 @@ impl Governor {
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
             if room && !self.restores.is_running(id) {
-                self.restores.running.push((id, now));
+                // Bringing a page back takes about a third of taking it.
+                let estimate = sandbox.map_or(Duration::ZERO, |s| self.pace.cpu(s.needs) / 3);
+                self.budget.reserve(estimate);
+                let since = now;
+                self.restores.running.push(Begun {
+                    id,
+                    since,
+                    estimate,
+                });
                 self.effects.push(Effect::Restore(id));
             } else if !late {
                 self.restores.waiting.push_back((id, since));
@@ -186,8 +208,8 @@ impl Governor {
     }
 
     pub(super) fn restored(&mut self, id: Id, cpu: Duration) {
-        self.restores.ended(id);
-        self.budget.settle(Duration::ZERO, cpu);
+        let estimate = self.restores.ended(id);
+        self.budget.settle(estimate, cpu);
     }
 
     /// A quiesced sandbox is still to be brought back: a restore that ends now was begun before.
@@ -205,7 +227,7 @@ impl Governor {
             return;
         };
         sandbox.quiesced = true;
-        sandbox.taken = 0;
+        sandbox.needs = std::mem::take(&mut sandbox.taken);
         if sandbox.attached {
             // The second look works on sandboxes that wait.
             self.effects.push(Effect::Phase(id, Phase::Running));
