@@ -394,6 +394,50 @@ fn a_module_that_is_loaded_later_is_told_everything() {
     assert_eq!(trees.read("sysfs/second_look_percent").trim(), "7");
 }
 
+/// What was taken before it began counts when a sandbox wakes: a storm after a restart is one, too. And what
+/// it froze goes on, if not at the first attempt.
+#[test]
+fn a_storm_after_a_restart_is_held_back() {
+    let trees = Trees::new();
+    let id = trees.cgroup("agents/sb1", "");
+    trees.sandbox(id, true, 5);
+    trees.write(&format!("sysfs/sandboxes/{id}/phase"), "waiting\n");
+    trees.write("cgroup/agents/sb1/cgroup.freeze", "0\n");
+    trees.write("cgroup/agents/sb1/memory.swap.current", "1000000000\n");
+    let memory = |available: u64| {
+        let text = format!(
+            "MemTotal: 2000000 kB\nMemAvailable: {available} kB\nSwapCached: 0 kB\nSwapFree: 9000000 kB\n"
+        );
+        trees.write("proc/meminfo", &text);
+    };
+    memory(300_000);
+    configure(
+        &trees,
+        "[schedule]\nperiod = \"50ms\"\nhold_interactive = \"24h\"\n",
+    );
+    let daemon = Daemon::start(&trees);
+    let mut client = daemon.client();
+    let freeze = "cgroup/agents/sb1/cgroup.freeze";
+    client
+        .hint("/agents/sb1", &"first-token".parse().unwrap())
+        .unwrap();
+    daemon.until("held", |_| trees.read(freeze) == "1");
+    assert_eq!(status(&mut client, "/agents/sb1")["held"], true);
+    // A file that cannot be written.
+    std::fs::remove_file(trees.path(freeze)).unwrap();
+    std::fs::create_dir(trees.path(freeze)).unwrap();
+    memory(1_900_000);
+    daemon.until("let go on", |client| {
+        status(client, "/agents/sb1")["held"] == false
+    });
+    daemon.until("failed", |_| {
+        daemon.log().contains("cannot let /agents/sb1")
+    });
+    std::fs::remove_dir(trees.path(freeze)).unwrap();
+    trees.write(freeze, "1\n");
+    daemon.until("let go on after all", |_| trees.read(freeze) == "0");
+}
+
 /// Outside of the trees only its files could tell, and this one has none that is held open.
 #[test]
 fn a_sandbox_that_is_gone_before_it_was_looked_at_is_forgotten() {

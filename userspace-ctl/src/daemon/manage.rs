@@ -119,7 +119,19 @@ impl Daemon {
         self.entries.insert(id, entry);
         let known = Phase::from_name(&told.phase).or(Some(Phase::Running));
         self.feed(Input::Appeared { id, profile, known });
+        self.was_taken(id);
         self.still_quiesced(id);
+    }
+
+    /// What was taken from a sandbox before we came is what it needs when it wakes.
+    fn was_taken(&mut self, id: Id) {
+        let swapped = self.entries.get(&id).and_then(|entry| {
+            let text = entry.directory.read("memory.swap.current").ok()?;
+            text.trim().parse().ok()
+        });
+        if let Some(bytes) = swapped {
+            self.feed(Input::Taken(id, bytes));
+        }
     }
 
     /// A sandbox that was held still when a daemon was killed stays so.
@@ -293,6 +305,9 @@ impl Daemon {
                     profile,
                     known: None,
                 });
+                if self.young {
+                    self.was_taken(id);
+                }
                 self.still_quiesced(id);
             }
             true => self.feed(Input::Profile(id, profile)),
@@ -495,6 +510,15 @@ impl Daemon {
             .collect();
         for id in due {
             self.attach(id);
+        }
+        let frozen: Vec<Id> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| entry.frozen && !self.governor.holds(**id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in frozen {
+            self.thaw(id);
         }
         let mut gone = Vec::new();
         let mut samples = Vec::with_capacity(self.entries.len());

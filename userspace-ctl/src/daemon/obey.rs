@@ -295,20 +295,29 @@ impl Daemon {
             return;
         }
         let directory = entry.directory.clone();
-        self.thaw_directory(id, &directory);
+        if !self.thaw_directory(id, &directory) {
+            // With the next round again.
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.frozen = true;
+            }
+        }
     }
 
-    /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed.
-    pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) {
+    /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed. When that
+    /// fails, the note stays.
+    pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) -> bool {
         self.will_note(id);
         match directory.write(FREEZE, "0") {
             Err(error) if !is_gone(&error) => {
                 let problem = format!("cannot let {} go on: {error}", directory.name());
                 self.warn("freeze", &problem);
+                false
             }
-            _ => {}
+            _ => {
+                mark::remove(directory, mark::HELD);
+                true
+            }
         }
-        mark::remove(directory, mark::HELD);
     }
 
     /// A note is about to be written or taken away on the directory of a sandbox.

@@ -53,6 +53,8 @@ pub enum Input {
     },
     /// The module has it now: it can be told phases.
     Attached(Id),
+    /// So many bytes were taken from it before we knew of it.
+    Taken(Id, u64),
     /// Its profile is another one now.
     Profile(Id, Profile),
     /// It is there no more.
@@ -251,6 +253,7 @@ impl Governor {
         match input {
             Input::Appeared { id, profile, known } => self.appeared(id, profile, known, now),
             Input::Attached(id) => self.attached(id),
+            Input::Taken(id, bytes) => self.was_taken(id, bytes),
             Input::Profile(id, profile) => self.set_profile(id, profile),
             Input::Gone(id) => self.gone(id),
             Input::Hint(id, hint) => self.event(id, &Event::Hint(hint), now),
@@ -328,6 +331,17 @@ impl Governor {
                 self.want(id, false);
             }
         }
+    }
+
+    fn was_taken(&mut self, id: Id, bytes: u64) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.taken = sandbox.taken.max(bytes);
+        }
+    }
+
+    /// It is held until there is memory for it.
+    pub fn holds(&self, id: Id) -> bool {
+        self.admission.holds(id)
     }
 
     fn attached(&mut self, id: Id) {
