@@ -25,6 +25,7 @@ mod serve;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,8 @@ pub struct Daemon {
     leaving: BTreeMap<Id, usize>,
     /// What the module has and is nowhere in the tree, as of when.
     strays: BTreeMap<Id, Time>,
+    /// Restores that run; false: not wanted any more.
+    restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
     /// The module is loaded.
     module: bool,
@@ -171,6 +174,7 @@ impl Daemon {
             jobs: BTreeMap::new(),
             leaving: BTreeMap::new(),
             strays: BTreeMap::new(),
+            restores: BTreeMap::new(),
             holders: Holders::default(),
             module,
             young: true,

@@ -2,6 +2,8 @@
 
 //! Does what the governor says, and tells it what came of that.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
@@ -57,6 +59,11 @@ impl Daemon {
                 }
             }
             Effect::Restore(id) => self.start_restore(id),
+            Effect::EndRestore(id) => {
+                if let Some(wanted) = self.restores.get(&id) {
+                    wanted.store(false, Ordering::Relaxed);
+                }
+            }
             Effect::Freeze(id) => self.freeze(id),
             Effect::Thaw(id) => self.thaw(id),
             Effect::SecondLook(percent) => {
@@ -210,7 +217,9 @@ impl Daemon {
         let started = match self.entries.get(&id) {
             Some(entry) => {
                 let path = self.path(entry.directory.inside());
-                self.clerk.restore(id, path)
+                let wanted = Arc::new(AtomicBool::new(true));
+                self.restores.insert(id, wanted.clone());
+                self.clerk.restore(id, path, wanted)
             }
             None => Err(std::io::ErrorKind::NotFound.into()),
         };
@@ -234,6 +243,7 @@ impl Daemon {
                     }
                 }
                 Report::Restored(id, cpu, result) => {
+                    self.restores.remove(&id);
                     if let Err(error) = &result {
                         self.warn("restore", &error.to_string());
                     }
