@@ -50,7 +50,7 @@ impl Holders {
             if matches!(&now, Ok(now) if Some(now.id()) == known) {
                 continue;
             }
-            match now.and_then(|directory| hold(directory)) {
+            match now.and_then(hold) {
                 Ok(held) => {
                     self.held.insert(path.clone(), held);
                 }
