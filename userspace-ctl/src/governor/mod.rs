@@ -399,10 +399,6 @@ impl Governor {
         }
         let (machine, actions) = sandbox.machine.step(event, now, &self.times);
         let from = std::mem::replace(&mut sandbox.machine, machine).state();
-        if machine.state() != from {
-            let note = Note::State(id, from, machine.state());
-            self.effects.push(Effect::Note(note));
-        }
         match machine.deadline(&self.times) {
             Some(_) => self.cooling.insert(id),
             None => self.cooling.remove(&id),
@@ -421,6 +417,11 @@ impl Governor {
             // Nothing is taken from what works, whatever it was begun for.
             State::Running if !machine.runs_a_tool() => {}
             State::Running | State::Resuming => self.stop(id),
+        }
+        // Last, as it is told to any number of subscribers.
+        if machine.state() != from {
+            let note = Note::State(id, from, machine.state());
+            self.effects.push(Effect::Note(note));
         }
     }
 

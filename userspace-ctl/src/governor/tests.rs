@@ -853,3 +853,18 @@ fn a_wait_ends_the_restore_before_it() {
     let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
     assert_eq!(Desk::starts(&effects).len(), 1);
 }
+
+/// What is at once to be done comes before what subscribers are told.
+#[test]
+fn a_stop_does_not_wait_for_subscribers() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=60000");
+    let hint = Input::Hint(1, "first-token".parse().unwrap());
+    desk.governor.handle(hint, desk.now);
+    let effects = desk.governor.effects();
+    let place = |is: fn(&Effect) -> bool| effects.iter().position(is).unwrap();
+    let stop = place(|effect| matches!(effect, Effect::Stop(1)));
+    let note = place(|effect| matches!(effect, Effect::Note(Note::State(..))));
+    assert!(stop < note, "{effects:?}");
+}
