@@ -21,6 +21,7 @@ pub mod mark;
 pub mod notify;
 mod obey;
 mod serve;
+pub mod totals;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
@@ -41,6 +42,7 @@ use self::files::MemInfo;
 use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
+use self::totals::Totals;
 use crate::authority::{Authority, Uid};
 use crate::cgroup::Hierarchy;
 use crate::config::Config;
@@ -94,6 +96,7 @@ pub struct Daemon {
     /// Restores that run; false: not wanted any more.
     restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
+    totals: Totals,
     /// The module is loaded.
     module: bool,
     /// Trees are looked at for the first time.
@@ -176,6 +179,7 @@ impl Daemon {
             strays: BTreeMap::new(),
             restores: BTreeMap::new(),
             holders: Holders::default(),
+            totals: Totals::default(),
             module,
             young: true,
             second_look: None,

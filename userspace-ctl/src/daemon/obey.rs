@@ -9,6 +9,7 @@ use std::time::Duration;
 use tracing::{debug, info, warn};
 
 use super::clerk::Report;
+use super::totals::micros;
 use super::{mark, Daemon};
 use crate::authority::Uid;
 use crate::directory::Directory;
@@ -136,6 +137,7 @@ impl Daemon {
         };
         let done = match job.finish() {
             Ok(outcome) => {
+                self.totals.job(&outcome);
                 self.publish_outcome(id, &outcome);
                 Done {
                     reclaimed: outcome.reclaimed_bytes,
@@ -164,7 +166,6 @@ impl Daemon {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (owner, cgroup) = (entry.owner, entry.name());
         debug!(
             cgroup,
@@ -244,6 +245,7 @@ impl Daemon {
                 }
                 Report::Restored(id, cpu, result) => {
                     self.restores.remove(&id);
+                    self.totals.restore(cpu);
                     if let Err(error) = &result {
                         self.warn("restore", &error.to_string());
                     }
@@ -404,6 +406,7 @@ impl Daemon {
 
     /// A hint came in by some way.
     pub(super) fn hint(&mut self, id: Id, hint: crate::hint::Hint, source: Source) {
+        self.totals.hints += 1;
         self.refresh_memory();
         self.feed(Input::Hint(id, hint.clone()));
         if let Some(entry) = self.entries.get(&id) {
