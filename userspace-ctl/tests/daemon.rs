@@ -266,6 +266,19 @@ fn the_socket_does_the_same_and_the_module_is_told() {
         .to_string();
     assert!(error.contains("dev/agentzip"), "{error}");
     assert_eq!(status(&mut client, "/agents/sb2")["attachment"], "failed");
+    // Attached by command: known from its first hint on.
+    let other = trees.cgroup("agents/sb3", "");
+    trees.sandbox(other, true, 0);
+    client
+        .hint("/agents/sb3", &"llm-wait".parse().unwrap())
+        .unwrap();
+    assert_eq!(status(&mut client, "/agents/sb3")["state"], "compressed");
+    if xattrs(&trees) {
+        let other = trees.cgroup("agents/sb4", "");
+        trees.sandbox(other, true, 0);
+        tag(&trees, "agents/sb4", "phase", "first-token");
+        daemon.until_state("/agents/sb4", "resuming");
+    }
     // Detached by command: it was only adopted.
     std::fs::remove_dir_all(trees.path(&format!("sysfs/sandboxes/{id}"))).unwrap();
     daemon.until("dropped", |client| {

@@ -222,7 +222,12 @@ impl Daemon {
                     hint,
                     standing,
                     ..
-                } => self.hint_by_xattr(cgroup.id(), hint, standing),
+                } => {
+                    if !self.entries.contains_key(&cgroup.id()) {
+                        self.adopt_one(&cgroup);
+                    }
+                    self.hint_by_xattr(cgroup.id(), hint, standing);
+                }
                 Change::Removed { cgroup, why, .. } => {
                     let (reason, detach) = match why {
                         Removal::Gone => ("removed", false),
