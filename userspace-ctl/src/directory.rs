@@ -164,6 +164,36 @@ impl Directory {
         Directory::beneath(self.fd.as_fd(), Path::new(name), self.name.join(name))
     }
 
+    /// Reads one of its files, which is short.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the kernel gives; `ENOENT` or `ENODEV` when the cgroup is gone.
+    pub fn read(&self, file: &str) -> io::Result<String> {
+        let mut buffer = [0; 4096];
+        let length = rustix::io::read(self.file(file, OFlags::RDONLY)?, &mut buffer)?;
+        let bytes = buffer.get(..length).unwrap_or(&[]);
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// Writes one of its files, in one `write`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the kernel gives; `ENOENT` or `ENODEV` when the cgroup is gone.
+    pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let file = self.file(file, OFlags::WRONLY | OFlags::TRUNC)?;
+        match rustix::io::write(file, text.as_bytes())? {
+            written if written == text.len() => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    fn file(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        fs::openat(&self.fd, name, flags, Mode::empty())
+    }
+
     /// The path in the hierarchy, without a slash in front.
     pub fn inside(&self) -> &Path {
         &self.name
@@ -282,6 +312,27 @@ mod tests {
         let a = mount.directory(Path::new("a")).unwrap();
         assert!(a.child(OsStr::new("slash")).is_err());
         assert!(a.child(OsStr::new("..")).is_err());
+    }
+
+    /// What is at its path by now makes no difference.
+    #[test]
+    fn files_of_the_directory_itself() {
+        let (dir, mount) = tree();
+        let path = dir.path().join("mount/a/b");
+        std::fs::write(path.join("cgroup.freeze"), "0\n").unwrap();
+        let directory = mount.directory(Path::new("a/b")).unwrap();
+        assert_eq!(directory.read("cgroup.freeze").unwrap(), "0\n");
+        std::fs::rename(&path, dir.path().join("mount/moved")).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("cgroup.freeze"), "0\n").unwrap();
+        directory.write("cgroup.freeze", "1").unwrap();
+        let text = |path: &str| std::fs::read_to_string(dir.path().join(path)).unwrap();
+        assert_eq!(text("mount/moved/cgroup.freeze"), "1");
+        assert_eq!(text("mount/a/b/cgroup.freeze"), "0\n");
+        symlink("../file", dir.path().join("mount/moved/link")).unwrap();
+        assert!(directory.write("link", "x").is_err() && directory.read("link").is_err());
+        let gone = directory.write("none", "x").unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
     }
 
     /// While a directory and a symlink to a foreign one change places, only the directory is opened.

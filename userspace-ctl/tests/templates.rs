@@ -136,6 +136,38 @@ fn the_signature_of_a_process_is_that_of_its_binaries() {
     assert_eq!(signature(79), original);
 }
 
+/// Whoever owns a process chooses what it maps, and what is at that path afterwards.
+#[test]
+fn binaries_of_strangers_neither_hang_nor_lead_out() {
+    use rustix::fs::{mknodat, FileType, Mode, CWD};
+    let (trees, state, context) = machine();
+    let path = "proc/77/root/usr/bin/python3";
+    let refused = |reason: &str| {
+        let added = add_process(&context, 77, None).unwrap();
+        assert_eq!(state.signature.get(), Some(Signature::NONE));
+        contains(&added.to_string(), &["are not compared", reason]);
+    };
+    trees.process(77, 'T', &[]);
+    // Endless, for nothing.
+    let file = std::fs::File::create(trees.path(path)).unwrap();
+    file.set_len(1 << 40).unwrap();
+    refused("too large, and has no build id");
+    // Opening it would wait for somebody to write.
+    std::fs::remove_file(trees.path(path)).unwrap();
+    mknodat(CWD, trees.path(path), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    refused("no plain file");
+    // A way into the host.
+    std::fs::remove_file(trees.path(path)).unwrap();
+    trees.write("secret", "of the host");
+    std::os::unix::fs::symlink(trees.path("secret"), trees.path(path)).unwrap();
+    refused("No such file");
+    // Within the process's own root it is followed.
+    std::fs::remove_file(trees.path(path)).unwrap();
+    trees.write("proc/77/root/other/python3", "#! python\n");
+    std::os::unix::fs::symlink("/other/python3", trees.path(path)).unwrap();
+    assert!(!add_process(&context, 77, None).unwrap().signature.is_none());
+}
+
 #[test]
 fn a_process_without_readable_binaries_gives_no_signature() {
     let (trees, state, context) = machine();

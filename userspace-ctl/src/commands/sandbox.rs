@@ -149,6 +149,10 @@ pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
     })
 }
 
+/// Processes of a cgroup that are looked at for a signature: there may be any number, with any number of
+/// mappings each, and others wait.
+const MOST_PROCESSES: usize = 64;
+
 /// The signature of a process in the cgroup: of one that is like the template's, if there is any. None
 /// when there is nothing to compare: the template is from a file or has no signature, or there is no
 /// process.
@@ -169,7 +173,7 @@ fn own_signature(
     let mut binaries = Binaries::default();
     let mut first = None;
     let mut problem = None;
-    for pid in processes {
+    for pid in processes.into_iter().take(MOST_PROCESSES) {
         match binaries.signature(&context.procfs, pid) {
             Ok(signature) if signature == wanted => return signature,
             Ok(signature) => first = first.or(Some(signature)),

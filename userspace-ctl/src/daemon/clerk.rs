@@ -97,9 +97,9 @@ impl Clerk {
         std::thread::Builder::new()
             .name("clerk".to_owned())
             .spawn(move || {
-                let context = Context::new(&place);
                 for order in inbox {
-                    own.send(carry_out(&context, order));
+                    // A new one each time: with the device held open the module could not be unloaded.
+                    own.send(carry_out(&Context::new(&place), order));
                 }
             })?;
         Ok(Clerk {

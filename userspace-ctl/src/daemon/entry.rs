@@ -90,6 +90,8 @@ pub(super) struct Entry {
     pub attachment: Attachment,
     /// The last failure, for as long as the clerk has the order.
     pub failed: Option<Attachment>,
+    /// It shall be something else since the clerk got the order that it has.
+    pub changed: bool,
     pub files: CgroupFiles,
     /// The last hint by xattr.
     pub by_xattr: Option<Hint>,
@@ -119,6 +121,7 @@ impl Entry {
             source,
             attachment: Attachment::None,
             failed: None,
+            changed: false,
             files: CgroupFiles::default(),
             by_xattr: None,
             outdated: false,

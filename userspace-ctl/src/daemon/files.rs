@@ -34,6 +34,11 @@ pub struct CgroupFiles {
 }
 
 impl CgroupFiles {
+    /// One is held open: reading it will tell when the cgroup is gone.
+    pub fn are_open(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Reads what is needed. Files of controllers that are off count as not there.
     ///
     /// # Errors

@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::mark;
+use super::obey::is_gone;
 use crate::directory::{Directory, Mount};
-use crate::error::{read_text, write_text, Result};
+use crate::error::{Error, Result};
+
+const SWAP_MAX: &str = "memory.swap.max";
 
 /// The cgroups that are held.
 #[derive(Debug, Default)]
@@ -38,7 +41,7 @@ impl Holders {
             .cloned()
             .collect();
         for path in over {
-            problems.extend(self.give_back(mount, &path));
+            problems.extend(self.give_back(&path));
         }
         for path in wanted {
             let known = self.held.get(path).map(|held| held.directory.id());
@@ -47,7 +50,7 @@ impl Holders {
             if matches!(&now, Ok(now) if Some(now.id()) == known) {
                 continue;
             }
-            match now.and_then(|directory| hold(mount, directory)) {
+            match now.and_then(hold) {
                 Ok(held) => {
                     self.held.insert(path.clone(), held);
                 }
@@ -65,14 +68,15 @@ impl Holders {
         self.set(mount, &[])
     }
 
-    fn give_back(&mut self, mount: &Mount, path: &Path) -> Option<String> {
+    fn give_back(&mut self, path: &Path) -> Option<String> {
         let held = self.held.remove(path)?;
-        let file = swap_max(mount, &held.directory);
-        // It may be gone.
-        if file.exists() {
-            if let Err(error) = write_text(&file, &held.before) {
+        match held.directory.write(SWAP_MAX, &held.before) {
+            Err(error) if !is_gone(&error) => {
+                // Tried again at the next call.
+                self.held.insert(path.to_owned(), held);
                 return Some(format!("holder {}: {error}", path.display()));
             }
+            _ => {}
         }
         mark::remove(&held.directory, mark::SWAP_MAX);
         None
@@ -80,34 +84,35 @@ impl Holders {
 }
 
 /// Gives back what a daemon that is gone held, if it did. Returns what went wrong.
-pub fn free_left(mount: &Mount, directory: &Directory) -> Option<String> {
+pub fn free_left(directory: &Directory) -> Option<String> {
     let before = mark::read(directory, mark::SWAP_MAX)?;
-    let file = swap_max(mount, directory);
-    if let Err(error) = write_text(&file, &before) {
+    if let Err(error) = directory.write(SWAP_MAX, &before) {
         return Some(format!("holder {}: {error}", directory.name()));
     }
     mark::remove(directory, mark::SWAP_MAX);
     None
 }
 
-fn swap_max(mount: &Mount, directory: &Directory) -> PathBuf {
-    mount
-        .path()
-        .join(directory.inside())
-        .join("memory.swap.max")
-}
-
-fn hold(mount: &Mount, directory: Directory) -> Result<Held> {
-    let file = swap_max(mount, &directory);
+fn hold(directory: Directory) -> Result<Held> {
+    let failed = |operation, directory: &Directory| {
+        let file = format!("{}/{SWAP_MAX}", directory.name());
+        move |cause| Error::io(operation, &file)(cause)
+    };
     let before = match mark::read(&directory, mark::SWAP_MAX) {
         Some(before) => before,
         None => {
-            let before = read_text(&file)?.trim().to_owned();
+            let before = directory
+                .read(SWAP_MAX)
+                .map_err(failed("read", &directory))?
+                .trim()
+                .to_owned();
             mark::write(&directory, mark::SWAP_MAX, &before);
             before
         }
     };
-    write_text(&file, "0")?;
+    directory
+        .write(SWAP_MAX, "0")
+        .map_err(failed("write", &directory))?;
     Ok(Held { directory, before })
 }
 

@@ -4,7 +4,9 @@
 //! and those that the module had before.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agentzip_uapi::Phase;
 use tracing::{debug, info};
@@ -14,8 +16,7 @@ use super::entry::{Attachment, Entry};
 use super::{holders, mark, Daemon};
 use crate::attributes::Attributes;
 use crate::authority::Uid;
-use crate::cgroup::Cgroup;
-use crate::directory::Directory;
+use crate::directory::{Directory, Mount};
 use crate::error::{Error, Result};
 use crate::governor::{Id, Input};
 use crate::hint::Hint;
@@ -24,6 +25,9 @@ use crate::protocol::{Happening, Response, Source, Word};
 use crate::socket::Token;
 use crate::sysfs::Told;
 use crate::watch::{Change, Removal};
+
+/// How long what is nowhere in the tree is not looked for again: that is a walk through all of it.
+const STRAY: Duration = Duration::from_secs(60);
 
 impl Daemon {
     /// Takes over what the module has and we do not know of, and sees what it has no more.
@@ -37,38 +41,44 @@ impl Daemon {
         };
         let ids: BTreeSet<Id> = ids.into_iter().collect();
         self.see_lost(&ids);
-        let new: Vec<Id> = ids
-            .into_iter()
-            .filter(|id| !self.entries.contains_key(id))
-            .collect();
+        let now = self.now();
+        self.strays
+            .retain(|id, since| ids.contains(id) && now.saturating_sub(*since) < STRAY);
+        let new = ids.into_iter().filter(|id| {
+            !self.entries.contains_key(id)
+                && !self.leaving.contains_key(id)
+                && !self.strays.contains_key(id)
+        });
         let told: Vec<(Id, Told)> = new
-            .into_iter()
             .filter_map(|id| Some((id, self.sysfs.told(id).ok().flatten()?)))
             .filter(|(_, told)| told.attached)
             .collect();
         if told.is_empty() {
             return;
         }
-        let cgroups = self.hierarchy.by_id().unwrap_or_default();
+        let Ok(cgroups) = self.hierarchy.by_id() else {
+            return;
+        };
         for (id, told) in told {
-            // Without a directory there is nothing to do: the module ends it by itself.
-            if let Some(cgroup) = cgroups.get(&id) {
-                self.adopt(cgroup, &told);
+            match cgroups.get(&id) {
+                Some(cgroup) => self.adopt(id, cgroup.path(), &told),
+                // There is nothing to do: the module ends it by itself.
+                None => {
+                    self.strays.insert(id, now);
+                }
             }
         }
     }
 
-    /// Takes over a sandbox that was attached by command a moment ago.
+    /// Takes over one sandbox, if the module has it and we do not know of it.
     pub(super) fn adopt_one(&mut self, directory: &Directory) {
-        let told = match self.module {
-            true => self.sysfs.told(directory.id()).ok().flatten(),
-            false => None,
-        };
-        let Some(told) = told.filter(|told| told.attached) else {
+        let id = directory.id();
+        if !self.module || self.entries.contains_key(&id) || self.leaving.contains_key(&id) {
             return;
-        };
-        if let Ok(cgroup) = self.hierarchy.open(&self.path(directory.inside())) {
-            self.adopt(&cgroup, &told);
+        }
+        let told = self.sysfs.told(id).ok().flatten();
+        if let Some(told) = told.filter(|told| told.attached) {
+            self.adopt(id, directory.inside(), &told);
         }
     }
 
@@ -89,11 +99,11 @@ impl Daemon {
         }
     }
 
-    fn adopt(&mut self, cgroup: &Cgroup, told: &Told) {
-        let Ok(directory) = self.mount.directory(cgroup.path()) else {
+    fn adopt(&mut self, id: Id, path: &Path, told: &Told) {
+        let Ok(directory) = self.mount.directory(path) else {
             return;
         };
-        if directory.id() != cgroup.id() {
+        if directory.id() != id {
             return;
         }
         let owner = directory.ownership().map_or(Uid::ROOT, |o| Uid(o.uid));
@@ -103,7 +113,6 @@ impl Daemon {
             domain: told.domain.parse().ok(),
             profile: None,
         };
-        let id = cgroup.id();
         let mut entry = Entry::new(Arc::new(directory), owner, attributes, Source::Module);
         entry.attachment = Attachment::Done;
         let (profile, _) = entry.profile();
@@ -111,7 +120,19 @@ impl Daemon {
         self.entries.insert(id, entry);
         let known = Phase::from_name(&told.phase).or(Some(Phase::Running));
         self.feed(Input::Appeared { id, profile, known });
+        self.was_taken(id);
         self.still_quiesced(id);
+    }
+
+    /// What was taken from a sandbox before we came is what it needs when it wakes.
+    fn was_taken(&mut self, id: Id) {
+        let swapped = self.entries.get(&id).and_then(|entry| {
+            let text = entry.directory.read("memory.swap.current").ok()?;
+            text.trim().parse().ok()
+        });
+        if let Some(bytes) = swapped {
+            self.feed(Input::Taken(id, bytes));
+        }
     }
 
     /// A sandbox that was held still when a daemon was killed stays so.
@@ -141,17 +162,37 @@ impl Daemon {
             }
             let holders = &self.governor.config().holders;
             if !holders.iter().any(|holder| holder == cgroup.path()) {
-                if let Some(problem) = holders::free_left(&self.mount, &directory) {
+                if let Some(problem) = holders::free_left(&directory) {
                     self.warn("holder", &problem);
                 }
             }
         }
     }
 
-    /// Looks at the trees again.
-    pub(super) fn look_at_trees(&mut self) {
+    /// Looks at the trees again. Returns what appeared.
+    pub(super) fn look_at_trees(&mut self) -> BTreeSet<Id> {
         let changes = self.watcher.rescan(&self.authority);
+        let appeared = changes.iter().filter_map(|change| match change {
+            Change::Appeared { cgroup, .. } => Some(cgroup.id()),
+            _ => None,
+        });
+        let appeared = appeared.collect();
         self.take_changes(changes);
+        appeared
+    }
+
+    /// Other trees are watched now: of sandboxes by xattr that are in none of them nobody would hear any
+    /// more.
+    pub(super) fn drop_unseen(&mut self, seen: &BTreeSet<Id>) {
+        let unseen: Vec<Id> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| entry.source == Source::Xattr && !seen.contains(id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in unseen {
+            self.drop_entry(id, "unwatched", true);
+        }
     }
 
     pub(super) fn read_changes(&mut self) {
@@ -289,6 +330,9 @@ impl Daemon {
                     profile,
                     known: None,
                 });
+                if self.young {
+                    self.was_taken(id);
+                }
                 self.still_quiesced(id);
             }
             true => self.feed(Input::Profile(id, profile)),
@@ -306,7 +350,8 @@ impl Daemon {
             .told(id)
             .ok()
             .flatten()
-            .filter(|told| told.attached);
+            // One that is about to be detached is attached after that.
+            .filter(|told| told.attached && !self.leaving.contains_key(&id));
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
@@ -315,6 +360,11 @@ impl Daemon {
             // It may have been told before, which does no harm.
             self.feed(Input::Attached(id));
             return self.answer_attach(id, &Ok(()));
+        }
+        if entry.attachment == Attachment::Asked {
+            // One order at a time: nobody fills the queue that all have.
+            entry.changed = true;
+            return;
         }
         let order = Order::Attach {
             id,
@@ -338,11 +388,12 @@ impl Daemon {
         let Some(entry) = self.entries.get_mut(&id) else {
             // Removed or untagged meanwhile.
             if result.is_ok() {
-                self.clerk.order(Order::Detach(id));
+                self.order_detach(id);
             }
             return;
         };
         let name = entry.name();
+        let changed = std::mem::take(&mut entry.changed);
         match &result {
             Ok(warnings) => {
                 entry.attachment = Attachment::Done;
@@ -374,7 +425,30 @@ impl Daemon {
                 }
             }
         }
-        self.answer_attach(id, &result.map(|_| ()));
+        match changed {
+            // It shall be something else since; who waits, waits for that.
+            true => self.attach(id),
+            false => self.answer_attach(id, &result.map(|_| ())),
+        }
+    }
+
+    /// Orders to detach a sandbox. False when there are too many orders.
+    fn order_detach(&mut self, id: Id) -> bool {
+        let ordered = self.clerk.order(Order::Detach(id));
+        if ordered {
+            *self.leaving.entry(id).or_default() += 1;
+        }
+        ordered
+    }
+
+    /// Such an order was carried out.
+    pub(super) fn detached(&mut self, id: Id) {
+        if let Some(orders) = self.leaving.get_mut(&id) {
+            *orders -= 1;
+            if *orders == 0 {
+                self.leaving.remove(&id);
+            }
+        }
     }
 
     fn answer_attach(&mut self, id: Id, result: &Result<()>) {
@@ -420,7 +494,7 @@ impl Daemon {
             self.server.reply(*token, response);
         }
         self.feed(Input::Gone(id));
-        if detach && self.module && !self.clerk.order(Order::Detach(id)) {
+        if detach && self.module && !self.order_detach(id) {
             self.warn(
                 "detach",
                 &format!("{}: too many orders; detach it by hand", entry.name()),
@@ -460,6 +534,15 @@ impl Daemon {
         for id in due {
             self.attach(id);
         }
+        let frozen: Vec<Id> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| entry.frozen && !self.governor.holds(**id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in frozen {
+            self.thaw(id);
+        }
         let mut gone = Vec::new();
         let mut samples = Vec::with_capacity(self.entries.len());
         for (id, entry) in &mut self.entries {
@@ -467,6 +550,10 @@ impl Daemon {
                 .files
                 .sample(&entry.directory, self.governor.needs(*id))
             {
+                // Without a file nothing of the cgroup tells that it is gone.
+                Ok(_) if !entry.files.are_open() && is_gone(&self.mount, &entry.directory) => {
+                    gone.push(*id);
+                }
                 Ok(sample) => samples.push(Input::Sample(*id, sample)),
                 Err(_) => gone.push(*id),
             }
@@ -490,6 +577,7 @@ impl Daemon {
         info!(loaded = there, "the module");
         if there {
             self.second_look = self.sysfs.second_look_percent().ok();
+            self.governor.tell_again();
             self.apply_settings();
             self.report_module();
         }
@@ -501,5 +589,14 @@ impl Daemon {
                 entry.attachment = Attachment::None;
             }
         }
+    }
+}
+
+/// Another cgroup, or none, is where this one was.
+fn is_gone(mount: &Mount, directory: &Directory) -> bool {
+    match mount.directory(directory.inside()) {
+        Ok(now) => now.id() != directory.id(),
+        // Else it cannot be told now.
+        Err(error) => matches!(error, Error::Invalid { .. }),
     }
 }

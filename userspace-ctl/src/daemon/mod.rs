@@ -89,6 +89,10 @@ pub struct Daemon {
     inbox: VecDeque<Input>,
     entries: BTreeMap<Id, Entry>,
     jobs: BTreeMap<Id, Job>,
+    /// Orders to detach that the clerk has, for each sandbox.
+    leaving: BTreeMap<Id, usize>,
+    /// What the module has and is nowhere in the tree, as of when.
+    strays: BTreeMap<Id, Time>,
     /// Restores that run; false: not wanted any more.
     restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
@@ -100,6 +104,9 @@ pub struct Daemon {
     log: LogLimit,
     memory_at: Option<Time>,
     alive_at: Time,
+    /// When the governor wanted to be called, as of when the loop began to wait: at that time it may see
+    /// nothing to wait for any more.
+    timer: Option<Time>,
 }
 
 /// What woke the loop.
@@ -166,6 +173,8 @@ impl Daemon {
             inbox: VecDeque::new(),
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            strays: BTreeMap::new(),
             restores: BTreeMap::new(),
             holders: Holders::default(),
             totals: Totals::default(),
@@ -174,6 +183,7 @@ impl Daemon {
             log: LogLimit::default(),
             memory_at: None,
             alive_at: Duration::ZERO,
+            timer: None,
             options,
         })
     }
@@ -263,13 +273,11 @@ impl Daemon {
     }
 
     /// Waits until something is to be done.
-    fn wait(&self) -> Result<Ready> {
+    fn wait(&mut self) -> Result<Ready> {
         let now = self.now();
+        self.timer = self.governor.next_timer(now);
         let mut until = self.governor.next_round();
-        for time in [self.governor.next_timer(now), self.watchdog()]
-            .into_iter()
-            .flatten()
-        {
+        for time in [self.timer, self.watchdog()].into_iter().flatten() {
             until = until.min(time);
         }
         let left = until.saturating_sub(now);
@@ -323,7 +331,7 @@ impl Daemon {
         }
         if now >= self.governor.next_round() {
             self.round();
-        } else if self.governor.next_timer(now).is_some_and(|due| now >= due) {
+        } else if self.timer.is_some_and(|due| now >= due) {
             self.feed(Input::Clock);
         }
     }
@@ -408,7 +416,10 @@ impl Daemon {
         }
         self.authority = authority;
         self.feed(Input::Config(Box::new(config)));
-        self.look_at_trees();
+        let seen = self.look_at_trees();
+        if moved {
+            self.drop_unseen(&seen);
+        }
         self.apply_settings();
         Ok(())
     }

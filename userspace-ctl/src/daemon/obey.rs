@@ -13,15 +13,30 @@ use super::totals::micros;
 use super::{mark, Daemon};
 use crate::authority::Uid;
 use crate::directory::Directory;
-use crate::error::{read_text, write_text, Error, Result};
+use crate::error::{read_text, Error};
 use crate::governor::{Done, Effect, Id, Input, Note, Reason};
 use crate::lifecycle::State;
 use crate::protocol::{ErrorCode, Happening, Response, Source, Word};
-use crate::restore;
 use crate::worker::{Job, Order, Outcome};
 
 /// Less than this is no reason to look for a reason.
 const LITTLE: u64 = 4 << 20;
+
+const FREEZE: &str = "cgroup.freeze";
+
+/// The cgroup is gone.
+pub(super) fn is_gone(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
+}
+
+/// Names of cgroups are chosen by their owners, and a log may be read on a terminal.
+fn printable(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
 
 impl Daemon {
     pub(super) fn obey(&mut self, effect: Effect) {
@@ -80,16 +95,16 @@ impl Daemon {
     pub(super) fn warn(&mut self, kind: &'static str, text: &str) {
         match self.log.allow(kind, self.began.elapsed()) {
             None => {}
-            Some(0) => warn!("{text}"),
-            Some(left_out) => warn!(left_out, "{text}"),
+            Some(0) => warn!("{}", printable(text)),
+            Some(left_out) => warn!(left_out, "{}", printable(text)),
         }
     }
 
     fn inform(&mut self, kind: &'static str, text: &str) {
         match self.log.allow(kind, self.began.elapsed()) {
             None => {}
-            Some(0) => info!("{text}"),
-            Some(left_out) => info!(left_out, "{text}"),
+            Some(0) => info!("{}", printable(text)),
+            Some(left_out) => info!(left_out, "{}", printable(text)),
         }
     }
 
@@ -212,12 +227,7 @@ impl Daemon {
         if let Err(error) = started {
             let problem = format!("cannot start a restore: {error}");
             self.warn("restore", &problem);
-            let entry = self.entries.get_mut(&id);
-            let waiting = entry.map(|entry| std::mem::take(&mut entry.quiescing));
-            for token in waiting.unwrap_or_default() {
-                let response = Response::error(ErrorCode::Failed, problem.clone());
-                self.server.reply(token, response);
-            }
+            self.answer_quiesce(id, &Response::error(ErrorCode::Failed, problem));
             self.inbox.push_back(Input::Restored(id, Duration::ZERO));
         }
     }
@@ -228,6 +238,7 @@ impl Daemon {
             match report {
                 Report::Attached(id, result) => self.attached(id, result),
                 Report::Detached(id, result) => {
+                    self.detached(id);
                     if let Err(error) = result {
                         debug!(id, "{error}");
                     }
@@ -238,30 +249,29 @@ impl Daemon {
                     if let Err(error) = &result {
                         self.warn("restore", &error.to_string());
                     }
+                    let response = match &result {
+                        Ok(report) => Response::result(report),
+                        Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
+                    };
+                    // One that was begun before it was asked for may have missed something.
+                    if !self.governor.is_to_come_back(id) {
+                        self.answer_quiesce(id, &response);
+                    }
                     self.feed(Input::Restored(id, cpu));
-                    self.answer_quiesce(id, &result);
                 }
             }
         }
     }
 
-    /// Answers those who wait for all pages of a sandbox, unless another restore is to come: one that was
-    /// begun before they asked may have ended early.
-    fn answer_quiesce(&mut self, id: Id, result: &Result<restore::Report>) {
-        let view = self.governor.view(id, self.now());
-        if view.is_some_and(|view| view.restoring) {
-            return;
-        }
-        let waiting = match self.entries.get_mut(&id) {
-            Some(entry) => std::mem::take(&mut entry.quiescing),
-            None => return,
-        };
+    /// Answers those who wait for all pages of a sandbox to be back.
+    pub(super) fn answer_quiesce(&mut self, id: Id, response: &Response) {
+        let waiting = self
+            .entries
+            .get_mut(&id)
+            .map(|entry| std::mem::take(&mut entry.quiescing))
+            .unwrap_or_default();
         for token in waiting {
-            let response = match result {
-                Ok(report) => Response::result(report),
-                Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
-            };
-            self.server.reply(token, response);
+            self.server.reply(token, response.clone());
         }
     }
 
@@ -271,20 +281,19 @@ impl Daemon {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let path = self.mount.path().join(entry.directory.inside());
-        let file = path.join("cgroup.freeze");
-        let frozen = read_text(&file).map(|text| text.trim() != "0");
+        let frozen = entry.directory.read(FREEZE).map(|text| text.trim() != "0");
         if frozen.unwrap_or(true) {
             return;
         }
         entry.noted = Some(now);
         // First the note: whoever comes after us then knows.
         mark::write(&entry.directory, mark::HELD, "1");
-        match write_text(&file, "1") {
+        match entry.directory.write(FREEZE, "1") {
             Ok(()) => entry.frozen = true,
             Err(error) => {
                 mark::remove(&entry.directory, mark::HELD);
-                self.warn("freeze", &error.to_string());
+                let problem = format!("cannot freeze {}: {error}", entry.name());
+                self.warn("freeze", &problem);
             }
         }
     }
@@ -298,18 +307,29 @@ impl Daemon {
             return;
         }
         let directory = entry.directory.clone();
-        self.thaw_directory(id, &directory);
+        if !self.thaw_directory(id, &directory) {
+            // With the next round again.
+            if let Some(entry) = self.entries.get_mut(&id) {
+                entry.frozen = true;
+            }
+        }
     }
 
-    /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed.
-    pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) {
+    /// Lets the processes of a cgroup go on that was held by us, or by a daemon that was killed. When that
+    /// fails, the note stays.
+    pub(super) fn thaw_directory(&mut self, id: Id, directory: &Directory) -> bool {
         self.will_note(id);
-        let file = self.path(directory.inside()).join("cgroup.freeze");
-        match write_text(&file, "0") {
-            Err(error) if file.exists() => self.warn("freeze", &error.to_string()),
-            _ => {}
+        match directory.write(FREEZE, "0") {
+            Err(error) if !is_gone(&error) => {
+                let problem = format!("cannot let {} go on: {error}", directory.name());
+                self.warn("freeze", &problem);
+                false
+            }
+            _ => {
+                mark::remove(directory, mark::HELD);
+                true
+            }
         }
-        mark::remove(directory, mark::HELD);
     }
 
     /// A note is about to be written or taken away on the directory of a sandbox.
@@ -401,5 +421,18 @@ impl Daemon {
                 },
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        assert_eq!(
+            printable("/a/\u{1b}]0;x\u{7}\r/ö"),
+            "/a/\\u{1b}]0;x\\u{7}\\r/ö"
+        );
     }
 }

@@ -99,6 +99,8 @@ impl Daemon {
                 self.will_note(id);
                 mark::remove(&directory, mark::QUIESCED);
                 self.feed(Input::Release(id));
+                let reason = format!("{}: released before all of it was back", directory.name());
+                self.answer_quiesce(id, &Response::error(ErrorCode::Failed, reason));
                 Response::Done
             }
             Request::Status {
@@ -148,9 +150,7 @@ impl Daemon {
     /// The sandbox in a directory; one that was attached by command a moment ago is found, too.
     fn sandbox(&mut self, directory: &Directory) -> Result<Id, Response> {
         let id = directory.id();
-        if !self.entries.contains_key(&id) {
-            self.adopt_one(directory);
-        }
+        self.adopt_one(directory);
         match self.entries.contains_key(&id) {
             true => Ok(id),
             false => Err(not_found(directory)),

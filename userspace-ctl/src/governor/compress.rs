@@ -26,6 +26,10 @@ const FIRST_PACE: f64 = 2.5;
 pub(super) struct Pace {
     cpu: f64,
     elapsed: f64,
+    /// What it was at first.
+    first: f64,
+    /// Something was learnt since the last round.
+    fresh: bool,
 }
 
 impl Pace {
@@ -33,6 +37,8 @@ impl Pace {
         Pace {
             cpu: FIRST_PACE * scale,
             elapsed: FIRST_PACE * scale,
+            first: FIRST_PACE * scale,
+            fresh: false,
         }
     }
 
@@ -46,8 +52,22 @@ impl Pace {
             (&mut self.cpu, done.cpu),
             (&mut self.elapsed, done.elapsed.max(done.cpu)),
         ] {
-            let cost = (time.as_nanos() as f64 / bytes).clamp(0.01, 1e6);
+            // One job in which the machine stood still says nothing about the next.
+            let cost = (time.as_nanos() as f64 / bytes)
+                .clamp(0.01, 1e6)
+                .min(*known * 4.0);
             *known += (cost - *known) / 4.0;
+        }
+        self.fresh = true;
+    }
+
+    /// A round is over. While nothing is learnt, bad experience fades: else it could be so bad that nothing
+    /// is ever tried again.
+    pub fn fade(&mut self) {
+        if !std::mem::replace(&mut self.fresh, false) {
+            for known in [&mut self.cpu, &mut self.elapsed] {
+                *known -= (*known - self.first).max(0.0) / 8.0;
+            }
         }
     }
 
@@ -75,7 +95,7 @@ impl Governor {
         if self.admission.forget(id) {
             self.effects.push(Effect::Thaw(id));
         }
-        self.restores.forget(id);
+        self.restores.forget_own(id);
         let quiesced = self.sandboxes.get(&id).is_some_and(|s| s.quiesced);
         if self.restores.is_running(id) && !quiesced {
             self.effects.push(Effect::EndRestore(id));
@@ -237,9 +257,11 @@ impl Governor {
         }
     }
 
-    /// Work waits for CPU time or a worker.
+    /// Work is done, or waits for CPU time or a worker.
     pub(super) fn has_backlog(&self) -> bool {
-        self.jobs > 0 || (!self.ring.is_empty() && !self.budget.is_open())
+        self.jobs > 0
+            || self.restores.are_pending()
+            || (!self.ring.is_empty() && !self.budget.is_open())
     }
 
     /// Why nothing is taken from this sandbox though something should be.

@@ -53,6 +53,8 @@ pub enum Input {
     },
     /// The module has it now: it can be told phases.
     Attached(Id),
+    /// So many bytes were taken from it before we knew of it.
+    Taken(Id, u64),
     /// Its profile is another one now.
     Profile(Id, Profile),
     /// It is there no more.
@@ -253,6 +255,7 @@ impl Governor {
         match input {
             Input::Appeared { id, profile, known } => self.appeared(id, profile, known, now),
             Input::Attached(id) => self.attached(id),
+            Input::Taken(id, bytes) => self.was_taken(id, bytes),
             Input::Profile(id, profile) => self.set_profile(id, profile),
             Input::Gone(id) => self.gone(id),
             Input::Hint(id, hint) => self.event(id, &Event::Hint(hint), now),
@@ -332,6 +335,17 @@ impl Governor {
         }
     }
 
+    fn was_taken(&mut self, id: Id, bytes: u64) {
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            sandbox.taken = sandbox.taken.max(bytes);
+        }
+    }
+
+    /// It is held until there is memory for it.
+    pub fn holds(&self, id: Id) -> bool {
+        self.admission.holds(id)
+    }
+
     fn attached(&mut self, id: Id) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
@@ -385,10 +399,6 @@ impl Governor {
         }
         let (machine, actions) = sandbox.machine.step(event, now, &self.times);
         let from = std::mem::replace(&mut sandbox.machine, machine).state();
-        if machine.state() != from {
-            let note = Note::State(id, from, machine.state());
-            self.effects.push(Effect::Note(note));
-        }
         match machine.deadline(&self.times) {
             Some(_) => self.cooling.insert(id),
             None => self.cooling.remove(&id),
@@ -407,6 +417,11 @@ impl Governor {
             // Nothing is taken from what works, whatever it was begun for.
             State::Running if !machine.runs_a_tool() => {}
             State::Running | State::Resuming => self.stop(id),
+        }
+        // Last, as it is told to any number of subscribers.
+        if machine.state() != from {
+            let note = Note::State(id, from, machine.state());
+            self.effects.push(Effect::Note(note));
         }
     }
 

@@ -43,6 +43,7 @@ fn any_input() -> impl Strategy<Value = Input> {
         4 => (id.clone(), profile.clone(), known)
             .prop_map(|(id, profile, known)| Input::Appeared { id, profile, known }),
         1 => id.clone().prop_map(Input::Attached),
+        1 => (id.clone(), 0u64..1 << 34).prop_map(|(id, bytes)| Input::Taken(id, bytes)),
         1 => (id.clone(), profile).prop_map(|(id, profile)| Input::Profile(id, profile)),
         1 => id.clone().prop_map(Input::Gone),
         12 => (id.clone(), hint)

@@ -476,6 +476,21 @@ fn the_second_look_gets_what_is_left() {
     ));
     desk.now -= Duration::from_secs(3);
     assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(30)));
+    // It stands back for restores as well.
+    desk.dry(1);
+    desk.round(GIB, 0.0);
+    let look = |desk: &Desk| desk.governor.overview().second_look;
+    assert!(look(&desk) > Some(40), "{:?}", look(&desk));
+    let effects = desk.hint(1, "first-token");
+    assert!(effects.contains(&Effect::Restore(1)), "{effects:?}");
+    assert_eq!(look(&desk), Some(1));
+    desk.on(Input::Restored(1, Duration::ZERO));
+    desk.round(GIB, 0.0);
+    desk.round(GIB, 0.0);
+    assert_eq!(look(&desk), Some(50));
+    assert!(!desk.round(GIB, 0.0).contains(&Effect::SecondLook(50)));
+    desk.governor.tell_again();
+    assert!(desk.round(GIB, 0.0).contains(&Effect::SecondLook(50)));
 }
 
 #[test]
@@ -690,6 +705,97 @@ fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
     );
 }
 
+/// One that does not end, as a process of the sandbox may see to, takes nothing from the others.
+#[test]
+fn a_restore_that_hangs_stands_in_nobodys_way() {
+    let mut desk = Desk::new();
+    let most = Config::default().prefetch.max_concurrency.get().into();
+    desk.memory(70);
+    for id in 1..=most + 2 {
+        desk.sandbox(id, Profile::Interactive);
+    }
+    for id in 1..=most {
+        desk.hint(id, "llm-wait;expect=60000");
+        assert!(desk.hint(id, "first-token").contains(&Effect::Restore(id)));
+    }
+    for id in 1..=most {
+        desk.done(id, 0);
+    }
+    // What comes back goes first.
+    let last = most + 1;
+    assert_eq!(Desk::starts(&desk.hint(last, "llm-wait;expect=60000")), []);
+    let effects = desk.pass(Duration::from_secs(11));
+    assert_eq!(Desk::starts(&effects).len(), 1, "{effects:?}");
+    desk.hint(last + 1, "llm-wait;expect=60000");
+    let effects = desk.hint(last + 1, "first-token");
+    assert!(effects.contains(&Effect::Restore(last + 1)), "{effects:?}");
+    // No second one for the same sandbox, until the first has ended after all.
+    desk.hint(1, "llm-wait;expect=60000");
+    let effects = desk.hint(1, "first-token");
+    assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+    let effects = desk.on(Input::Restored(1, Duration::ZERO));
+    assert!(effects.contains(&Effect::Restore(1)), "{effects:?}");
+}
+
+/// Whatever the sandbox says meanwhile.
+#[test]
+fn a_tool_that_waits_for_a_quiesced_sandbox_gets_it() {
+    for hint in ["done", "llm-wait", "first-token", "tool-start", "idle"] {
+        let mut desk = Desk::new();
+        desk.sandbox(1, Profile::Interactive);
+        desk.hint(1, "llm-wait;expect=60000");
+        desk.dry(1);
+        desk.hint(1, "first-token");
+        // The one that runs was begun before.
+        let effects = desk.on(Input::Quiesce(1));
+        assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+        assert!(desk.governor.is_to_come_back(1));
+        desk.hint(1, hint);
+        desk.pass(Duration::from_secs(5));
+        let effects = desk.on(Input::Restored(1, Duration::ZERO));
+        assert!(effects.contains(&Effect::Restore(1)), "{hint}: {effects:?}");
+        assert!(!desk.governor.is_to_come_back(1));
+        desk.on(Input::Restored(1, Duration::ZERO));
+    }
+}
+
+/// The daemon was stopped, the machine was suspended, or somebody's pages are very slow to take.
+#[test]
+fn slow_jobs_do_not_end_all_work_for_ever() {
+    let mut desk = Desk::new();
+    let slow = |desk: &mut Desk, elapsed| {
+        desk.on(Input::JobDone(
+            1,
+            Done {
+                reclaimed: 16 * MIB,
+                cpu: Duration::from_millis(50),
+                elapsed: Duration::from_secs(elapsed),
+                ..Done::default()
+            },
+        ))
+    };
+    desk.sandbox(1, Profile::Interactive);
+    desk.sandbox(2, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=36000000");
+    slow(&mut desk, 3600);
+    let effects = desk.hint(2, "llm-wait;expect=10000");
+    assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
+    desk.hint(2, "tool-start");
+    desk.done(2, 0);
+    for _ in 0..40 {
+        slow(&mut desk, 3600);
+    }
+    desk.hint(1, "tool-start");
+    desk.done(1, 0);
+    assert_eq!(Desk::starts(&desk.hint(2, "llm-wait;expect=10000")), []);
+    desk.hint(2, "tool-start");
+    for _ in 0..120 {
+        desk.round(GIB, 0.0);
+    }
+    let effects = desk.hint(2, "llm-wait;expect=10000");
+    assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
+}
+
 #[test]
 fn restores_count_before_they_end() {
     let mut desk = Desk::new();
@@ -746,4 +852,19 @@ fn a_wait_ends_the_restore_before_it() {
     );
     let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
     assert_eq!(Desk::starts(&effects).len(), 1);
+}
+
+/// What is at once to be done comes before what subscribers are told.
+#[test]
+fn a_stop_does_not_wait_for_subscribers() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    desk.hint(1, "llm-wait;expect=60000");
+    let hint = Input::Hint(1, "first-token".parse().unwrap());
+    desk.governor.handle(hint, desk.now);
+    let effects = desk.governor.effects();
+    let place = |is: fn(&Effect) -> bool| effects.iter().position(is).unwrap();
+    let stop = place(|effect| matches!(effect, Effect::Stop(1)));
+    let note = place(|effect| matches!(effect, Effect::Note(Note::State(..))));
+    assert!(stop < note, "{effects:?}");
 }

@@ -72,6 +72,7 @@ impl Governor {
     pub(super) fn tick(&mut self, now: Time) {
         let elapsed = now.saturating_sub(self.sampled.min(now));
         self.sampled = now;
+        self.pace.fade();
         // Deadlines are met even when a timer got lost.
         self.clock(now);
         let schedule = &self.config.schedule;
@@ -167,7 +168,7 @@ impl Governor {
         }
     }
 
-    /// While anything is to be compressed the second look stands back.
+    /// While anything is compressed or restored the second look stands back.
     pub(super) fn share_second_look(&mut self) {
         if self.has_backlog() && self.second_look.is_some_and(|share| share > 1) {
             self.set_second_look(1);
@@ -186,6 +187,11 @@ impl Governor {
         };
         let left = (self.budget.rate() - used) * 100.0;
         self.set_second_look((left as u32).clamp(1, 100));
+    }
+
+    /// The module is another one: it has not heard of anything.
+    pub fn tell_again(&mut self) {
+        self.second_look = None;
     }
 
     fn set_second_look(&mut self, share: u32) {

@@ -15,14 +15,28 @@ use crate::schedule::budget::Budget;
 
 /// How often those that are held are reviewed.
 pub const REVIEW: Duration = Duration::from_millis(250);
+/// A restore that runs for longer is stuck: the owner of a process can make the kernel wait for it for as
+/// long as it likes. It takes no turn of others any more, and nobody waits for its end.
+const STUCK: Duration = Duration::from_secs(10);
+/// With so many stuck ones none is begun, as each has a thread.
+const MOST_STUCK: usize = 64;
+
+/// A restore that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    id: Id,
+    since: Time,
+    /// CPU time that was set aside for it.
+    estimate: Duration,
+}
 
 /// Restores that wait for their turn, and those that run.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
     /// With the time since when; `None`: for as long as it takes.
     waiting: VecDeque<(Id, Option<Time>)>,
-    /// With the CPU time that was set aside.
-    running: Vec<(Id, Duration)>,
+    running: Vec<Begun>,
+    stuck: Vec<Begun>,
 }
 
 impl Restores {
@@ -30,12 +44,48 @@ impl Restores {
         self.waiting.retain(|(other, _)| *other != id);
     }
 
+    /// It wants nothing back for itself any more; what a tool waits for it still gets.
+    pub fn forget_own(&mut self, id: Id) {
+        self.waiting
+            .retain(|(other, since)| *other != id || since.is_none());
+    }
+
+    /// A tool waits for it, and its turn has not come.
+    pub fn is_asked_for(&self, id: Id) -> bool {
+        self.waiting.contains(&(id, None))
+    }
+
+    /// Sets those aside that do not end.
+    fn look_for_stuck(&mut self, now: Time, limit: Duration) {
+        let stuck = &mut self.stuck;
+        self.running.retain_mut(|begun| {
+            // When the clock went back, its time begins anew.
+            begun.since = now.min(begun.since);
+            let runs = now.saturating_sub(begun.since) < limit;
+            if !runs {
+                stuck.push(*begun);
+            }
+            runs
+        });
+    }
+
+    /// One has ended. Returns the CPU time that was set aside for it.
+    fn ended(&mut self, id: Id) -> Duration {
+        for begun in [&mut self.running, &mut self.stuck] {
+            if let Some(index) = begun.iter().position(|begun| begun.id == id) {
+                return begun.swap_remove(index).estimate;
+            }
+        }
+        Duration::ZERO
+    }
+
     pub fn are_pending(&self) -> bool {
         !self.waiting.is_empty() || !self.running.is_empty()
     }
 
     pub fn is_running(&self, id: Id) -> bool {
-        self.running.iter().any(|(other, _)| *other == id)
+        let mut all = self.running.iter().chain(&self.stuck);
+        all.any(|begun| begun.id == id)
     }
 
     /// It runs, or waits for its turn.
@@ -112,8 +162,9 @@ impl Governor {
         let Some(sandbox) = self.sandboxes.get(&id) else {
             return;
         };
-        let may = self.config.prefetch.on_first_token && sandbox.turns.has_any(now);
-        let wanted = may || sandbox.quiesced;
+        // All of one that is quiesced comes back anyway.
+        let wanted =
+            self.config.prefetch.on_first_token && sandbox.turns.has_any(now) && !sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
             self.restores.waiting.push_back((id, Some(now)));
@@ -122,6 +173,7 @@ impl Governor {
 
     pub(super) fn start_restores(&mut self, now: Time) {
         let timeout = self.restore_timeout();
+        self.restores.look_for_stuck(now, self.scaled(STUCK));
         let most = self.config.prefetch.max_concurrency.get() as usize;
         for _ in 0..self.restores.waiting.len() {
             let Some((id, since)) = self.restores.waiting.pop_front() else {
@@ -135,7 +187,9 @@ impl Governor {
                 continue;
             }
             // A tool waits for one that is quiesced, whatever the budget says.
-            let room = self.restores.running.len() < most && (quiesced || self.budget.is_open());
+            let room = self.restores.running.len() < most
+                && self.restores.stuck.len() < MOST_STUCK
+                && (quiesced || self.budget.is_open());
             // What is still being taken would be out again.
             let taking = quiesced && sandbox.is_some_and(|s| s.job.is_some());
             let room = room && !taking;
@@ -145,7 +199,12 @@ impl Governor {
                 // Bringing a page back takes about a third of taking it.
                 let estimate = sandbox.map_or(Duration::ZERO, |s| self.pace.cpu(s.needs) / 3);
                 self.budget.reserve(estimate);
-                self.restores.running.push((id, estimate));
+                let since = now;
+                self.restores.running.push(Begun {
+                    id,
+                    since,
+                    estimate,
+                });
                 self.effects.push(Effect::Restore(id));
             } else if !late {
                 self.restores.waiting.push_back((id, since));
@@ -154,12 +213,13 @@ impl Governor {
     }
 
     pub(super) fn restored(&mut self, id: Id, cpu: Duration) {
-        let running = &mut self.restores.running;
-        let estimate = match running.iter().position(|(other, _)| *other == id) {
-            Some(index) => running.swap_remove(index).1,
-            None => Duration::ZERO,
-        };
+        let estimate = self.restores.ended(id);
         self.budget.settle(estimate, cpu);
+    }
+
+    /// A quiesced sandbox is still to be brought back: a restore that ends now was begun before.
+    pub fn is_to_come_back(&self, id: Id) -> bool {
+        self.restores.is_asked_for(id)
     }
 
     /// Holds a sandbox still: nothing is taken from it until it is released.
@@ -202,7 +262,7 @@ impl Governor {
     /// A sandbox is finished: nothing is done to it any more.
     pub(super) fn finish(&mut self, id: Id) {
         self.stop(id);
-        self.restores.forget(id);
+        self.restores.forget_own(id);
         if self.admission.forget(id) {
             self.effects.push(Effect::Thaw(id));
         }

@@ -7,7 +7,11 @@ mod pagemap;
 mod swaps;
 
 use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
+
+use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 
 pub use maps::Mapping;
 pub use pagemap::PageMap;
@@ -83,13 +87,24 @@ impl Procfs {
         let range = &mapping.range;
         let name = format!("map_files/{:x}-{:x}", range.start, range.end);
         let path = self.process_file(pid, &name);
-        if let Ok(file) = File::open(&path) {
+        let at = fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        if let Ok(file) = at.map_err(io::Error::from).and_then(open_plain) {
             return Ok((path, file));
         }
-        let path = self
-            .process_file(pid, "root")
-            .join(mapping.path().trim_start_matches('/'));
-        let file = File::open(&path).map_err(Error::io("open", &path))?;
+        // What is there by now may be anything: whoever owns the process can put it there.
+        let root = self.process_file(pid, "root");
+        let path = root.join(mapping.path().trim_start_matches('/'));
+        let inside = path.strip_prefix(&root).unwrap_or(&path);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let file = fs::open(&root, flags, Mode::empty())
+            .and_then(|root| {
+                let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+                let flags = OFlags::PATH | OFlags::CLOEXEC;
+                fs::openat2(root, inside, flags, Mode::empty(), resolve)
+            })
+            .map_err(io::Error::from)
+            .and_then(open_plain)
+            .map_err(Error::io("open", &path))?;
         Ok((path, file))
     }
 
@@ -177,6 +192,16 @@ impl Procfs {
     pub fn page_cluster(&self) -> Result<u64> {
         read_number(&self.root.join("sys/vm/page-cluster"))
     }
+}
+
+/// Opens for reading what was found; only plain files: opening a device may do something, and opening a
+/// FIFO may never end.
+fn open_plain(found: OwnedFd) -> io::Result<File> {
+    if FileType::from_raw_mode(fs::fstat(&found)?.st_mode) != FileType::RegularFile {
+        let problem = "no plain file";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+    }
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 #[cfg(test)]

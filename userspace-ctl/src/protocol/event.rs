@@ -67,7 +67,7 @@ pub enum Happening {
         cgroup: String,
         /// Its id.
         cgroup_id: u64,
-        /// Why: `removed`, `untagged`, `asked`.
+        /// Why: `removed`, `untagged`, `swallowed`, `asked`, `detached`, `unwatched`.
         reason: Word,
     },
     /// A hint came in.

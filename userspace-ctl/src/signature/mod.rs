@@ -26,6 +26,10 @@ use crate::PAGE_SIZE;
 /// Bytes read at once.
 const CHUNK: usize = 16 * PAGE_SIZE as usize;
 
+/// Bytes of binaries without a build id that are read for one call, or for several of one owner: they can
+/// be as large as anyone likes, for holes cost nothing.
+const MOST: u64 = 1 << 30;
+
 /// A signature, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature(agentzip_uapi::Signature);
@@ -97,9 +101,20 @@ fn hasher(kind: &str) -> Sha256 {
 }
 
 /// Computes signatures of processes; remembers the binaries that it has seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Binaries {
     known: HashMap<((u32, u32), u64), Vec<u8>>,
+    /// Bytes that may still be read.
+    left: u64,
+}
+
+impl Default for Binaries {
+    fn default() -> Binaries {
+        Binaries {
+            known: HashMap::new(),
+            left: MOST,
+        }
+    }
 }
 
 impl Binaries {
@@ -139,7 +154,7 @@ impl Binaries {
         let (path, file) = procfs.mapped_file(pid, mapping)?;
         let identity = match elf::build_id(&file) {
             Ok(Some(id)) => Ok(id),
-            Ok(None) => contents(&file),
+            Ok(None) => contents(&file, &mut self.left),
             Err(error) => Err(error),
         }
         .map_err(Error::io("read", &path))?;
@@ -148,7 +163,11 @@ impl Binaries {
     }
 }
 
-fn contents(file: &File) -> io::Result<Vec<u8>> {
+fn contents(file: &File, left: &mut u64) -> io::Result<Vec<u8>> {
+    let too_much = || io::Error::new(ErrorKind::FileTooLarge, "too large, and has no build id");
+    if file.metadata()?.len() > *left {
+        return Err(too_much());
+    }
     let mut hash = hasher("agentzip binary 1\0");
     let mut buffer = vec![0; CHUNK];
     let mut position = 0;
@@ -158,6 +177,8 @@ fn contents(file: &File) -> io::Result<Vec<u8>> {
             len => {
                 hash.update(&buffer[..len]);
                 position += len as u64;
+                // It may grow meanwhile.
+                *left = left.checked_sub(len as u64).ok_or_else(too_much)?;
             }
         }
     }

@@ -318,8 +318,12 @@ impl Server {
             return;
         };
         let uid = Uid(uid);
-        let same = self.clients.values().filter(|client| client.uid == uid);
-        if self.clients.len() >= self.max_clients {
+        let clients = || self.clients.values();
+        let same = clients().filter(|client| client.uid == uid);
+        let others = clients().filter(|client| !client.uid.is_root()).count();
+        // However many users there are, root can see what is going on.
+        let for_others = self.max_clients - self.max_clients.div_ceil(8).min(self.max_clients - 1);
+        if self.clients.len() >= self.max_clients || (!uid.is_root() && others >= for_others) {
             return self.turn_away(&fd, "too many clients; the configuration bounds them");
         }
         if !uid.is_root() && same.count() >= self.max_clients.div_ceil(4) {

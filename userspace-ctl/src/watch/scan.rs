@@ -111,9 +111,11 @@ impl Watcher {
     pub(super) fn look_where_room_is(&mut self, pass: &mut Pass<'_>) {
         let room = self.max_directories - self.max_directories / 8;
         let some = |tree: &Tree| tree.full && tree.count <= room;
-        if self.trees.iter().any(some) {
-            pass.standing = true;
-            self.look_at_all(pass);
+        for index in 0..self.trees.len() {
+            if self.trees.get(index).is_some_and(some) {
+                pass.standing = true;
+                self.look_at_tree(index, pass);
+            }
         }
     }
 
