@@ -26,6 +26,7 @@ pub mod format;
 pub mod governor;
 pub mod hint;
 pub mod host;
+pub mod hot;
 pub mod lifecycle;
 pub mod limit;
 pub mod name;

@@ -13,6 +13,7 @@ use crate::authority::Uid;
 use crate::directory::Directory;
 use crate::governor::{Profile, View};
 use crate::hint::Hint;
+use crate::hot::HotSet;
 use crate::lifecycle::Time;
 use crate::protocol::Source;
 use crate::socket::Token;
@@ -91,6 +92,8 @@ pub(super) struct Entry {
     /// The last failure, for as long as the clerk has the order.
     pub failed: Option<Attachment>,
     pub files: CgroupFiles,
+    /// Its hot pages, as of the last sample.
+    pub hot: Arc<HotSet>,
     /// The last hint by xattr.
     pub by_xattr: Option<Hint>,
     /// When we last wrote a note on its directory, which the watcher takes for the same hint again.
@@ -118,6 +121,7 @@ impl Entry {
             attachment: Attachment::None,
             failed: None,
             files: CgroupFiles::default(),
+            hot: Arc::default(),
             by_xattr: None,
             noted: None,
             frozen: false,

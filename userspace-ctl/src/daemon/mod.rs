@@ -20,6 +20,7 @@ mod manage;
 pub mod mark;
 pub mod notify;
 mod obey;
+mod sampling;
 mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +41,7 @@ use self::files::MemInfo;
 use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
+use self::sampling::Sampling;
 use crate::authority::{Authority, Uid};
 use crate::cgroup::Hierarchy;
 use crate::config::Config;
@@ -86,6 +88,8 @@ pub struct Daemon {
     inbox: VecDeque<Input>,
     entries: BTreeMap<Id, Entry>,
     jobs: BTreeMap<Id, Job>,
+    /// Only while `encode.hot_skip` is on.
+    sampling: Option<Sampling>,
     holders: Holders,
     /// The module is loaded.
     module: bool,
@@ -104,6 +108,7 @@ struct Ready {
     server: bool,
     watcher: bool,
     clerk: bool,
+    sampling: bool,
     jobs: Vec<Id>,
 }
 
@@ -161,6 +166,7 @@ impl Daemon {
             inbox: VecDeque::new(),
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            sampling: None,
             holders: Holders::default(),
             module,
             young: true,
@@ -213,6 +219,7 @@ impl Daemon {
 
     /// What the configuration says about module and holders.
     fn apply_settings(&mut self) {
+        self.set_sampling();
         let config = self.governor.config();
         for problem in self.holders.set(&self.mount, &config.holders) {
             warn!("{problem}");
@@ -249,6 +256,9 @@ impl Daemon {
             if ready.clerk {
                 self.take_reports();
             }
+            if ready.sampling {
+                self.take_samples();
+            }
             if ready.signals && !self.take_signals() {
                 return Ok(());
             }
@@ -260,9 +270,13 @@ impl Daemon {
     fn wait(&self) -> Result<Ready> {
         let now = self.now();
         let mut until = self.governor.next_round();
-        for time in [self.governor.next_timer(now), self.watchdog()]
-            .into_iter()
-            .flatten()
+        for time in [
+            self.governor.next_timer(now),
+            self.watchdog(),
+            self.next_hot_round(),
+        ]
+        .into_iter()
+        .flatten()
         {
             until = until.min(time);
         }
@@ -281,6 +295,7 @@ impl Daemon {
         let mut fds: Vec<PollFd<'_>> = others
             .into_iter()
             .chain(self.jobs.values().map(|job| job.as_fd()))
+            .chain(self.sampling.as_ref().map(|sampling| sampling.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, Some(&timeout)) {
@@ -293,6 +308,7 @@ impl Daemon {
             server: is_ready(1),
             watcher: is_ready(2),
             clerk: is_ready(3),
+            sampling: is_ready(others.len() + self.jobs.len()),
             jobs: ids
                 .into_iter()
                 .enumerate()
@@ -314,6 +330,9 @@ impl Daemon {
         if self.watchdog().is_some_and(|due| now >= due) {
             self.notify.alive();
             self.alive_at = now;
+        }
+        if self.next_hot_round().is_some_and(|due| now >= due) {
+            self.sample_hot();
         }
         if now >= self.governor.next_round() {
             self.round();

@@ -86,7 +86,10 @@ impl Daemon {
 
     fn start_job(&mut self, id: Id, order: Order) {
         let started = match self.entries.get(&id) {
-            Some(entry) => Job::start(&entry.directory, order),
+            Some(entry) => match self.spare(id) {
+                Some(spare) => Job::sparing(&entry.directory, order, spare),
+                None => Job::start(&entry.directory, order),
+            },
             None => Err(Error::invalid(format!("id {id}"), "no such sandbox")),
         };
         match started {
@@ -147,6 +150,7 @@ impl Daemon {
             cgroup,
             asked = outcome.asked_bytes,
             reclaimed = outcome.reclaimed_bytes,
+            spared = outcome.spared_bytes,
             stopped = outcome.stopped,
             in_aging = outcome.in_aging(),
             stop_us = micros(outcome.stop_latency),
@@ -174,7 +178,8 @@ impl Daemon {
         let path = self.path(entry.directory.inside());
         let cgroup = self.hierarchy.open(&path).ok()?;
         let stat = cgroup.memory_stat().ok()?;
-        if stat.reclaimable.saturating_add(stat.unevictable) < LITTLE {
+        let left = stat.reclaimable.saturating_add(stat.unevictable);
+        if left.saturating_sub(outcome.spared_bytes) < LITTLE {
             return None;
         }
         if self.governor.overview().memory.swap_free < LITTLE {
@@ -187,7 +192,9 @@ impl Daemon {
                 return Some(Reason::SwapMax);
             }
         }
-        (outcome.reclaimed_bytes < LITTLE).then_some(Reason::Unevictable)
+        // One that spares hot pages cannot take what several processes have mapped, either.
+        (outcome.reclaimed_bytes < LITTLE && outcome.spared_bytes == 0)
+            .then_some(Reason::Unevictable)
     }
 
     fn start_restore(&mut self, id: Id) {
