@@ -169,6 +169,7 @@ impl Entry {
                 Attachment::Failed { reason, .. } => Some(reason.clone()),
                 _ => view.reason.map(|reason| reason.to_string()),
             },
+            hot_bytes: self.hot.bytes(),
             view,
         }
     }
@@ -204,6 +205,8 @@ pub struct Listed {
     pub attachment: &'static str,
     /// Why nothing, or less than could be, is saved.
     pub problem: Option<String>,
+    /// Bytes of the pages that it writes all the time, as of the last sample; with `encode.hot_skip` only.
+    pub hot_bytes: u64,
     /// What the governor knows.
     #[serde(flatten, serialize_with = "without_profile")]
     pub view: View,

@@ -88,7 +88,7 @@ impl Governor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Input, Profile};
+    use super::super::{Done, Input, Profile};
     use super::*;
     use crate::config::Config;
     use crate::hint::Hint;
@@ -112,7 +112,8 @@ mod tests {
     }
 
     fn wait(governor: &mut Governor, id: Id, now: Time) {
-        let hint = Hint::LlmWait { expect: None };
+        let expect = Some(S(3600));
+        let hint = Hint::LlmWait { expect };
         governor.handle(Input::Hint(id, hint), now);
     }
 
@@ -166,6 +167,10 @@ mod tests {
             available: 10 << 30,
             swap_free: 100 << 30,
         };
+        // What the wait began with has ended.
+        for _ in 0..2 {
+            governor.handle(Input::JobDone(1, Done::default()), S(2));
+        }
         governor.handle(Input::Memory(memory), S(60));
         governor.handle(Input::Sampled, S(60));
         assert!(governor.overview().short);

@@ -5,15 +5,33 @@
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+use crate::procfs::Procfs;
 
-/// A child that ends with the test.
+/// A child that does nothing, and ends with the test.
 struct Sleeper(Child);
 
 impl Sleeper {
-    fn new() -> Sleeper {
-        let mut command = Command::new("sleep");
-        command.arg("60").stdin(Stdio::null());
-        Sleeper(command.spawn().unwrap())
+    /// A shell that waits for a line, and then does this.
+    fn new(then: &str) -> Sleeper {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("echo; read x; {then}")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Its memory changes no more when it has said this.
+        let mut said = [0];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut said)
+            .unwrap();
+        let child = Sleeper(child);
+        while Procfs::new("/proc".into()).state(child.pid()).unwrap() != 'S' {
+            std::thread::yield_now();
+        }
+        child
     }
 
     fn pid(&self) -> i32 {
@@ -60,7 +78,7 @@ fn identities() {
     assert_eq!(identity(7, &stat), Some(expected));
     assert_eq!(identity(7, "7 (a) S 1 2"), None);
     assert_eq!(identity(7, ""), None);
-    let (one, other) = (Sleeper::new(), Sleeper::new());
+    let (one, other) = (Sleeper::new(""), Sleeper::new(""));
     let of = |sleeper: &Sleeper| hold(proc(), sleeper.pid()).unwrap().identity();
     assert_eq!(of(&one), of(&one));
     assert_ne!(of(&one), of(&other));
@@ -68,16 +86,7 @@ fn identities() {
 
 #[test]
 fn an_exec_makes_it_another_one() {
-    // The shell says when it is there, and becomes another program when it is told to.
-    let mut child = Command::new("sh")
-        .args(["-c", "echo; read x; exec sleep 60"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = [0];
-    child.stdout.take().unwrap().read_exact(&mut said).unwrap();
-    let mut child = Sleeper(child);
+    let mut child = Sleeper::new("exec sleep 60");
     let before = hold(proc(), child.pid()).unwrap();
     assert!(before.resident().unwrap() > 0);
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -104,7 +113,7 @@ fn an_exec_makes_it_another_one() {
 /// The pages of a child are found, advice reaches them, and it lives on with what it had.
 #[test]
 fn pages_of_a_child() {
-    let child = Sleeper::new();
+    let child = Sleeper::new("");
     let process = hold(proc(), child.pid()).unwrap();
     let mut runs = Vec::new();
     let all = Range { start: 0, end: END };
@@ -143,7 +152,7 @@ fn pages_of_a_child() {
 
 #[test]
 fn a_child_that_ended() {
-    let mut child = Sleeper::new();
+    let mut child = Sleeper::new("");
     let process = hold(proc(), child.pid()).unwrap();
     child.0.kill().unwrap();
     child.0.wait().unwrap();
@@ -161,7 +170,7 @@ fn a_child_that_ended() {
 
 #[test]
 fn only_of_the_sandbox() {
-    let child = Sleeper::new();
+    let child = Sleeper::new("");
     let live = Live::new("/proc".into(), Hierarchy::new("/sys/fs/cgroup".into()));
     let target = |name: &str| Target {
         id: 1,
