@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use agentzip_ctl::directory::{Directory, Mount};
-use agentzip_ctl::hot::process::{Processes, Subject};
+use agentzip_ctl::hot::process::{Most, Processes, Subject};
 use agentzip_ctl::hot::Target;
 use agentzip_ctl::worker::{Job, Order, Spare};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -249,7 +249,7 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
 struct Nobody(std::sync::atomic::AtomicUsize);
 
 impl Processes for Nobody {
-    fn list(&self, _: &Target) -> agentzip_ctl::Result<Vec<i32>> {
+    fn list(&self, _: &Target, _: Most) -> agentzip_ctl::Result<Vec<i32>> {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(Vec::new())
     }

@@ -4,7 +4,7 @@
 //! signals, and for the time that the [`crate::governor`] named; and does what that says.
 //!
 //! Nothing in the loop waits: reclaim runs in jobs ([`crate::worker`]), attachments and restores with
-//! the [`clerk`]. What is left are short reads and writes of the kernel's files. While all sandboxes
+//! the [`clerk`], samples of hot pages, where they are wanted, in a thread of their own (`sampling`). What is left are short reads and writes of the kernel's files. While all sandboxes
 //! are idle the daemon wakes once in each `schedule.period` and reads one small file of each.
 //!
 //! It may be killed at any time. Its jobs die with it, as they are its threads. What it holds is noted

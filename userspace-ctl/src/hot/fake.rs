@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use agentzip_uapi::Range;
 
-use super::process::{Processes, Subject};
+use super::process::{Most, Processes, Subject};
 use super::{Identity, Target};
 use crate::error::Result;
 use crate::governor::Id;
@@ -158,12 +158,12 @@ impl Fake {
 }
 
 impl Processes for Fake {
-    fn list(&self, target: &Target) -> Result<Vec<i32>> {
+    fn list(&self, target: &Target, most: Most) -> Result<Vec<i32>> {
         let all = self.0.lock().unwrap();
         let inside = all
             .iter()
             .filter(|(_, state)| state.lock().unwrap().sandbox == target.id);
-        Ok(inside.map(|(pid, _)| *pid).collect())
+        Ok(inside.map(|(pid, _)| *pid).take(most.processes).collect())
     }
 
     fn open(&self, _: &Target, pid: i32) -> io::Result<Option<Box<dyn Subject>>> {

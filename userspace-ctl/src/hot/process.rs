@@ -2,8 +2,9 @@
 
 //! Processes of a sandbox, as far as their pages go: traits, so that tests can stand in, and the machine.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -20,17 +21,17 @@ use crate::PAGE_SIZE;
 
 /// End of the addresses that are looked at: those that a process gets without asking for more.
 pub const END: u64 = 0x7fff_ffff_f000;
-/// Most that is read of a file of a process.
-const MAX_TEXT: u64 = 8 << 20;
+/// Most that is read of a file of a process: some ten thousand mappings.
+const MAX_TEXT: u64 = 1 << 20;
 
 /// The processes of sandboxes.
 pub trait Processes: Send + Sync {
-    /// Numbers of the processes that are in a sandbox now.
+    /// Numbers of the processes that are in a sandbox now, as far as these bounds reach.
     ///
     /// # Errors
     ///
     /// When the sandbox is gone.
-    fn list(&self, target: &Target) -> Result<Vec<i32>>;
+    fn list(&self, target: &Target, most: Most) -> Result<Vec<i32>>;
 
     /// Takes hold of one of them; `None` when it is gone or not in that sandbox any more.
     ///
@@ -38,6 +39,15 @@ pub trait Processes: Send + Sync {
     ///
     /// The kernel's errno.
     fn open(&self, target: &Target, pid: i32) -> io::Result<Option<Box<dyn Subject>>>;
+}
+
+/// How far a sandbox is looked through. It may be made of very many cgroups, to keep others busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// Cgroups, itself included.
+    pub cgroups: usize,
+    /// Processes.
+    pub processes: usize,
 }
 
 /// A process that is held: it stays the same one, whatever becomes of its number. When it ends, all of
@@ -123,13 +133,25 @@ impl Live {
 }
 
 impl Processes for Live {
-    fn list(&self, target: &Target) -> Result<Vec<i32>> {
+    fn list(&self, target: &Target, most: Most) -> Result<Vec<i32>> {
         let cgroup = self.cgroups.open(&target.path)?;
         if cgroup.id() != target.id {
             let problem = "no such cgroup any more: another one has its place";
             return Err(Error::invalid(target.name.clone(), problem));
         }
-        Ok(cgroup.processes()?.0)
+        let mut pids = Vec::new();
+        let mut waiting = VecDeque::from([cgroup.path().to_owned()]);
+        let mut room = most.cgroups.saturating_sub(1);
+        while let Some(path) = waiting.pop_front().filter(|_| pids.len() < most.processes) {
+            pids.extend(processes_of(&path, most.processes - pids.len()));
+            let below = std::fs::read_dir(&path).into_iter().flatten().flatten();
+            let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            waiting.extend(below.take(room).map(|entry| {
+                room -= 1;
+                entry.path()
+            }));
+        }
+        Ok(pids)
     }
 
     fn open(&self, target: &Target, pid: i32) -> io::Result<Option<Box<dyn Subject>>> {
@@ -144,6 +166,18 @@ impl Processes for Live {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The first processes of one cgroup. None when it is gone, or a threaded one, whose processes its domain
+/// lists.
+fn processes_of(path: &Path, most: usize) -> Vec<i32> {
+    let Ok(file) = File::open(path.join("cgroup.procs")) else {
+        return Vec::new();
+    };
+    let lines = BufReader::new(file).lines().map_while(io::Result::ok);
+    // 0: of another pid namespace, so without a number here.
+    let pids = lines.filter_map(|line| line.trim().parse().ok().filter(|pid| *pid > 0));
+    pids.take(most).collect()
 }
 
 /// Whether this is the `/proc/PID/cgroup` of a process in the cgroup of that name, or below it.

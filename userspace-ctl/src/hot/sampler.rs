@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use agentzip_uapi::Range;
 
-use super::process::{has_ended, is_gone, refused, Processes, Subject, END};
+use super::process::{has_ended, is_gone, refused, Most, Processes, Subject, END};
 use super::window::{Measure, Window};
 use super::{ranges, HotSet, Identity, Target};
 use crate::error::Error;
@@ -24,6 +24,11 @@ use crate::PAGE_SIZE;
 
 /// Processes of one sandbox that are looked at.
 pub const MAX_PROCESSES: usize = 64;
+/// How far a sandbox is looked through for them: one more, to know that there are more.
+const MOST: Most = Most {
+    cgroups: 256,
+    processes: MAX_PROCESSES + 1,
+};
 /// Largest process that is looked at: clearing its bits holds up its faults, for the more the larger it
 /// is, and cannot be done in parts.
 pub const MAX_RESIDENT: u64 = 2 << 30;
@@ -54,7 +59,7 @@ pub struct Seen {
     pub hot: Vec<(Id, HotSet)>,
     /// Processes that were sampled.
     pub processes: usize,
-    /// Processes that were left out for a bound.
+    /// Processes that were left out for a bound, as far as they were counted.
     pub left_out: usize,
     /// The first thing that went wrong, other than that something had ended.
     pub problem: Option<Error>,
@@ -86,6 +91,8 @@ impl Sampler {
         }
         let began = spent();
         let is_over = || spent().saturating_sub(began) > round.allowance;
+        // One sandbox does not use up the time of all.
+        let part = round.allowance / round.targets.len().clamp(1, 4) as u32;
         let mut seen = Seen::default();
         let mut kept = 0;
         for target in &round.targets {
@@ -94,7 +101,7 @@ impl Sampler {
             let mut now_known = BTreeMap::new();
             let pids = match is_over() {
                 true => Vec::new(),
-                false => processes.list(target).unwrap_or_else(|error| {
+                false => processes.list(target, MOST).unwrap_or_else(|error| {
                     if !has_ended(&error) {
                         seen.problem.get_or_insert(error);
                     }
@@ -102,6 +109,8 @@ impl Sampler {
                 }),
             };
             seen.left_out += pids.len().saturating_sub(MAX_PROCESSES);
+            let here = spent();
+            let is_over = || is_over() || spent().saturating_sub(here) > part;
             for pid in pids.into_iter().take(MAX_PROCESSES) {
                 if is_over() || kept >= MAX_KEPT {
                     seen.left_out += 1;
@@ -307,7 +316,8 @@ mod tests {
         for second in 0..7 {
             fake.write(10, (0..10_000).map(|page| page * 2).chain([30_000]));
             let seen = sampler.round(&fake, &round(&[1, 2]), Duration::from_secs(second), &FREE);
-            assert_eq!((seen.processes, seen.left_out), (MAX_PROCESSES, 4));
+            // The large one, and that there are more than are looked at.
+            assert_eq!((seen.processes, seen.left_out), (MAX_PROCESSES, 2));
             assert_eq!(hot(&seen), 0);
         }
         let kept = |sampler: &Sampler| -> usize {
@@ -321,17 +331,16 @@ mod tests {
     #[test]
     fn cpu_time_ends_a_round() {
         let fake = Fake::default();
-        fake.start(1, 10, 0..10);
-        fake.start(2, 20, 0..10);
-        let clock = std::cell::Cell::new(Duration::ZERO);
-        let spent = || {
-            clock.set(clock.get() + Duration::from_millis(300));
-            clock.get()
-        };
-        let seen = Sampler::default().round(&fake, &round(&[1, 2]), Duration::ZERO, &spent);
-        assert_eq!(seen.processes, 1);
-        assert_eq!(seen.hot.len(), 2);
-        assert_eq!((fake.cleared(10), fake.cleared(20)), (1, 0));
+        for (sandbox, pid) in [(1, 10), (1, 11), (2, 20), (2, 21), (3, 30)] {
+            fake.start(sandbox, pid, 0..10);
+        }
+        let cleared = || [10, 11, 20, 21, 30].map(|pid| fake.cleared(pid));
+        // Each process takes 600 ms of the second that there is.
+        let spent = || Duration::from_millis(600) * cleared().iter().sum::<usize>() as u32;
+        let round = round(&[1, 2, 3]);
+        let seen = Sampler::default().round(&fake, &round, Duration::ZERO, &spent);
+        assert_eq!(cleared(), [1, 0, 1, 0, 0]);
+        assert_eq!((seen.processes, seen.left_out, seen.hot.len()), (2, 2, 3));
     }
 
     #[test]

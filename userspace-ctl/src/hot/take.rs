@@ -11,7 +11,7 @@ use std::io;
 
 use agentzip_uapi::Range;
 
-use super::process::{has_ended, is_gone, refused, Processes, Subject, END};
+use super::process::{has_ended, is_gone, refused, Most, Processes, Subject, END};
 use super::{ranges, HotSet, Target};
 use crate::error::Result;
 use crate::sys::pages::{Advice, Kind};
@@ -23,6 +23,12 @@ use crate::PAGE_SIZE;
 const BATCH: u64 = 64 * PAGE_SIZE;
 /// Pages that are looked for in one step.
 const STEP: u64 = 2048;
+
+/// How far a sandbox is looked through.
+const MOST: Most = Most {
+    cgroups: 4096,
+    processes: 65_536,
+};
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,11 +54,12 @@ pub fn take(
     stop: &dyn Fn() -> bool,
 ) -> Result<Taken> {
     let mut taken = Taken::default();
-    let pids = match processes.list(target) {
+    let pids = match processes.list(target, MOST) {
         Err(error) if has_ended(&error) => Vec::new(),
         other => other?,
     };
     for pid in pids {
+        taken.stopped |= stop();
         if taken.bytes >= bytes || taken.stopped {
             break;
         }
@@ -95,6 +102,10 @@ fn take_from(
     let hot = hot.of(&identity);
     let mut at = 0;
     while at < END && taken.bytes < bytes && !taken.stopped {
+        if stop() {
+            taken.stopped = true;
+            break;
+        }
         let here = Range {
             start: at,
             end: END,
@@ -170,6 +181,7 @@ fn advise(process: &dyn Subject, batch: &[Range], advice: Advice) -> io::Result<
 mod tests {
     use super::super::fake::{page, Fake};
     use super::*;
+    use proptest::prelude::*;
 
     const GO: fn() -> bool = || false;
     const ALL: u64 = u64::MAX;
@@ -206,6 +218,34 @@ mod tests {
         assert_eq!((again.bytes, pages(again.spared)), (0, 20));
     }
 
+    proptest! {
+        #[test]
+        fn nothing_hot_goes_and_nothing_else_stays(
+            there in proptest::collection::btree_set(0_u64..9000, 0..700),
+            hot in proptest::collection::btree_set(0_u64..9000, 0..300),
+            turn in 1_u64..400,
+        ) {
+            let fake = Fake::default();
+            fake.start(1, 10, 0..0);
+            fake.write(10, there.iter().copied());
+            let mut set = HotSet::default();
+            set.insert(fake.identity(10), super::ranges::tests::runs(&hot).iter().map(|run| page(run.start, run.end)).collect());
+            let rest = (&there - &hot).len() as u64;
+            let mut all = 0;
+            // In turns, as the daemon takes it.
+            for _ in 0..=rest {
+                let taken = take(&fake, &Fake::target(1), &set, turn * PAGE_SIZE, &GO).unwrap();
+                prop_assert!(pages(taken.bytes) < turn + 64);
+                all += pages(taken.bytes);
+                if taken.bytes == 0 {
+                    break;
+                }
+            }
+            prop_assert_eq!(all, rest);
+            prop_assert_eq!(fake.present(10), (&there & &hot).into_iter().collect::<Vec<u64>>());
+        }
+    }
+
     #[test]
     fn as_much_as_was_asked_for() {
         let fake = Fake::default();
@@ -235,11 +275,7 @@ mod tests {
         let fake = Fake::default();
         fake.start(1, 10, 0..5000);
         fake.start(1, 11, 0..5000);
-        let asked = std::cell::Cell::new(0);
-        let stop = || {
-            asked.set(asked.get() + 1);
-            asked.get() > 3
-        };
+        let stop = || fake.present(10).len() <= 5000 - 3 * 64;
         let taken = take(&fake, &Fake::target(1), &HotSet::default(), ALL, &stop).unwrap();
         assert!(taken.stopped);
         assert_eq!(pages(taken.bytes), 3 * 64);

@@ -185,7 +185,49 @@ fn only_of_the_sandbox() {
     }
     // No pid is that high.
     assert!(live.open(&target("/"), i32::MAX).unwrap().is_none());
-    assert!(live.list(&target("/no/such/sandbox")).is_err());
+    let most = Most {
+        cgroups: 9,
+        processes: 9,
+    };
+    assert!(live.list(&target("/no/such/sandbox"), most).is_err());
+}
+
+#[test]
+fn processes_of_a_sandbox_within_bounds() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("cgroup.procs"), text).unwrap();
+    };
+    write("sb", "10\n0\n11\n");
+    write("sb/in", "12\nx\n");
+    write("sb/in/deep", "13\n");
+    write("other", "14\n");
+    let live = Live::new("/proc".into(), Hierarchy::new(dir.path().to_owned()));
+    let mut target = Target {
+        id: dir.path().join("sb").metadata().unwrap().ino(),
+        path: dir.path().join("sb"),
+        name: "/sb".to_owned(),
+    };
+    for (cgroups, processes, found) in [
+        (9, 9, &[10, 11, 12, 13][..]),
+        (2, 9, &[10, 11, 12]),
+        (1, 9, &[10, 11]),
+        (9, 1, &[10]),
+        (9, 0, &[]),
+    ] {
+        let most = Most { cgroups, processes };
+        assert_eq!(live.list(&target, most).unwrap(), found);
+    }
+    target.id += 1;
+    let most = Most {
+        cgroups: 9,
+        processes: 9,
+    };
+    let error = live.list(&target, most).unwrap_err().to_string();
+    assert!(error.contains("another one has its place"), "{error}");
 }
 
 /// Where the kernel has soft-dirty bits, they say what was written and nothing else.
