@@ -67,6 +67,8 @@ pub struct Outcome {
     /// Bytes that were reclaimed, as `memory.stat` counts them (`pgsteal_proactive`; off by up to 64 pages
     /// for each CPU); where that has no such line, by how much `memory.current` fell.
     pub reclaimed_bytes: u64,
+    /// Hot pages were to be left where they are: [`Job::sparing`].
+    pub sparing: bool,
     /// Bytes of hot pages that were come across and left where they are.
     pub spared_bytes: u64,
     /// Less was left than was asked for. That is normal.
@@ -88,7 +90,7 @@ impl Outcome {
     /// It was stopped before anything was reclaimed: the kernel was aging pages, which cannot be
     /// interrupted. Not so of a job that spares hot pages.
     pub fn in_aging(&self) -> bool {
-        self.stopped && self.reclaimed_bytes == 0
+        self.stopped && self.reclaimed_bytes == 0 && !self.sparing
     }
 }
 
@@ -370,6 +372,7 @@ fn run(shared: &Shared, files: &Files, order: Order, spare: Option<&Spare>) -> R
     Ok(Outcome {
         asked_bytes: bytes,
         reclaimed_bytes: reclaimed,
+        sparing: spare.is_some(),
         spared_bytes: taken.spared,
         short,
         stopped,

@@ -22,10 +22,12 @@ pub mod notify;
 mod obey;
 mod sampling;
 mod serve;
+pub mod totals;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,7 @@ use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
 use self::sampling::Sampling;
+use self::totals::Totals;
 use crate::authority::{Authority, Uid};
 use crate::cgroup::Hierarchy;
 use crate::config::Config;
@@ -90,7 +93,10 @@ pub struct Daemon {
     jobs: BTreeMap<Id, Job>,
     /// Only while `encode.hot_skip` is on.
     sampling: Option<Sampling>,
+    /// Restores that run; false: not wanted any more.
+    restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
+    totals: Totals,
     /// The module is loaded.
     module: bool,
     /// Trees are looked at for the first time.
@@ -168,7 +174,9 @@ impl Daemon {
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
             sampling: None,
+            restores: BTreeMap::new(),
             holders: Holders::default(),
+            totals: Totals::default(),
             module,
             young: true,
             second_look: None,

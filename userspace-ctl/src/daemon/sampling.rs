@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 use tracing::{debug, info};
 
+use super::totals::micros;
 use super::Daemon;
 use crate::cgroup::Hierarchy;
 use crate::governor::{Id, Input};
@@ -153,9 +154,10 @@ impl Daemon {
             sandboxes = seen.hot.len(),
             processes = seen.processes,
             left_out = seen.left_out,
-            cpu_us = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+            cpu_us = micros(cpu),
             "sampled"
         );
+        self.totals.hot_round(cpu);
         if let Some(problem) = seen.problem {
             self.warn("hot_skip", &problem.to_string());
         }

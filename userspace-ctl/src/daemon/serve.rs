@@ -113,6 +113,7 @@ impl Daemon {
             Request::Status { cgroup: None } => Response::result(&json!({
                 "module": self.module,
                 "host": self.governor.overview(),
+                "work": self.totals.report(),
                 "socket": self.server.counters(),
                 "uptime_ms": u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX),
             })),
