@@ -141,8 +141,10 @@ impl Daemon {
                 if !gone {
                     self.warn("job", &error.to_string());
                 }
+                // Without the choice of pages it may work.
+                let another_way = self.forget_hot(id);
                 Done {
-                    reason: (!gone).then_some(Reason::Files),
+                    reason: (!gone && !another_way).then_some(Reason::Files),
                     ..Done::default()
                 }
             }

@@ -183,6 +183,12 @@ impl Daemon {
         })
     }
 
+    /// The next job of this sandbox spares nothing, until it is sampled again. False when none did.
+    pub(super) fn forget_hot(&mut self, id: Id) -> bool {
+        let entry = self.entries.get_mut(&id);
+        entry.is_some_and(|entry| !std::mem::take(&mut entry.hot).is_empty())
+    }
+
     fn target(&self, id: Id) -> Option<Target> {
         let directory = &self.entries.get(&id)?.directory;
         Some(Target {

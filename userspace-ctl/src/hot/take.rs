@@ -69,8 +69,11 @@ pub fn take(
             Err(error) => Err(error),
         };
         match all {
-            Err(error) if !is_gone(&error) => return Err(refused("compress", pid, error)),
-            _ => {}
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => {}
+            // It was to stop while a file was opened.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(refused("compress", pid, error)),
         }
     }
     Ok(taken)
