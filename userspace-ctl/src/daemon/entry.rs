@@ -96,6 +96,8 @@ pub(super) struct Entry {
     pub hot: Arc<HotSet>,
     /// The last hint by xattr.
     pub by_xattr: Option<Hint>,
+    /// A hint by another way came after that, and this is noted on the directory.
+    pub outdated: bool,
     /// When we last wrote a note on its directory, which the watcher takes for the same hint again.
     pub noted: Option<Time>,
     /// We froze it.
@@ -123,6 +125,7 @@ impl Entry {
             files: CgroupFiles::default(),
             hot: Arc::default(),
             by_xattr: None,
+            outdated: false,
             noted: None,
             frozen: false,
             attaching: Vec::new(),

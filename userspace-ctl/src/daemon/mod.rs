@@ -99,8 +99,6 @@ pub struct Daemon {
     totals: Totals,
     /// The module is loaded.
     module: bool,
-    /// Trees are looked at for the first time.
-    young: bool,
     /// The share of the second look before the daemon began.
     second_look: Option<u64>,
     log: LogLimit,
@@ -178,7 +176,6 @@ impl Daemon {
             holders: Holders::default(),
             totals: Totals::default(),
             module,
-            young: true,
             second_look: None,
             log: LogLimit::default(),
             memory_at: None,
@@ -197,7 +194,7 @@ impl Daemon {
         self.read_memory();
         self.free_what_was_left();
         self.adopt_all();
-        self.look_at_trees(true);
+        self.look_at_trees();
         self.apply_settings();
         let config = self.governor.config();
         info!(
@@ -425,13 +422,12 @@ impl Daemon {
                 "its settings take effect with a restart of the daemon only",
             ));
         }
-        let moved = config.watch != old.watch;
-        if moved {
+        if config.watch != old.watch {
             self.watcher = Watcher::new(self.mount.clone(), &config.watch)?;
         }
         self.authority = authority;
         self.feed(Input::Config(Box::new(config)));
-        self.look_at_trees(moved);
+        self.look_at_trees();
         self.apply_settings();
         Ok(())
     }
