@@ -11,6 +11,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::sys;
+use crate::sys::pages::{process_advise, Advice};
 
 /// A process that stays the same one while this is held, whatever happens to its number.
 pub trait Process {
@@ -48,7 +49,7 @@ impl Process for PidFd {
     }
 
     fn will_need(&self, ranges: &[Range]) -> io::Result<u64> {
-        sys::process_willneed(self.0.as_fd(), ranges)
+        process_advise(self.0.as_fd(), ranges, Advice::WillNeed)
     }
 }
 

@@ -6,7 +6,7 @@
 //! talks to `/dev/agentzip`; [`sysfs`], [`cgroup`] and [`procfs`] read and write trees of files
 //! below a root that tests replace; [`signature`]
 //! fingerprints what templates are made of; [`reclaim`] and [`restore`] move the pages of a sandbox out
-//! and in; [`commands`] holds one function for each command of the `agentzip` binary, which takes
+//! and in, [`hot`] finds those that had better stay; [`commands`] holds one function for each command of the `agentzip` binary, which takes
 //! a [`Context`] and returns a report that prints itself as text or as JSON.
 //!
 //! The daemon, from the outside in: [`watch`], [`socket`] and [`protocol`] bring in what agents' runtimes
@@ -31,6 +31,7 @@ pub mod format;
 pub mod governor;
 pub mod hint;
 pub mod host;
+pub mod hot;
 pub mod lifecycle;
 pub mod limit;
 pub mod name;

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "this is the one module for it")]
 
 pub mod interrupt;
+pub mod pages;
 pub mod signals;
 
 use std::ffi::CString;
@@ -18,7 +19,7 @@ use rustix::ioctl::{ioctl, Ioctl, IoctlOutput, NoArg, Opcode};
 
 use crate::PAGE_SIZE;
 
-/// Most ranges that [`process_willneed`] takes (`UIO_MAXIOV`).
+/// Most ranges that [`pages::process_advise`] takes (`UIO_MAXIOV`).
 pub const MAX_IOVEC: usize = 1024;
 
 /// An argument structure together with the ioctl that it belongs to.
@@ -228,39 +229,6 @@ fn bounded(len: usize, max: u32) -> io::Result<u32> {
         .ok()
         .filter(|&len| len <= max)
         .ok_or_else(|| io::Error::from_raw_os_error(libc::E2BIG))
-}
-
-/// Asks for the pages of `ranges` in the process behind `pidfd`: swapped-out pages of anonymous
-/// memory are read into the swap cache, without being mapped.
-///
-/// Returns the bytes that were advised. At most [`MAX_IOVEC`] ranges.
-///
-/// # Errors
-///
-/// The kernel's errno: `ESRCH` when the process is gone, `EPERM` without `CAP_SYS_NICE`, `EINVAL`
-/// for too many ranges, `ENOMEM` when a range is not mapped.
-pub fn process_willneed(pidfd: BorrowedFd<'_>, ranges: &[uapi::Range]) -> io::Result<u64> {
-    let vector: Vec<libc::iovec> = ranges
-        .iter()
-        .map(|range| libc::iovec {
-            // An address of the other process, never dereferenced here.
-            iov_base: std::ptr::without_provenance_mut(range.start as usize),
-            iov_len: (range.end - range.start) as usize,
-        })
-        .collect();
-    // SAFETY: `vector` is a live array of that length; with MADV_WILLNEED the kernel changes no
-    // contents in any process.
-    let advised = unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            pidfd.as_raw_fd(),
-            vector.as_ptr(),
-            vector.len(),
-            libc::MADV_WILLNEED,
-            0,
-        )
-    };
-    u64::try_from(advised).map_err(|_| io::Error::last_os_error())
 }
 
 /// A run of pages, as `PAGEMAP_SCAN` returns it (`struct page_region`).

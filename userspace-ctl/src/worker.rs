@@ -10,6 +10,9 @@
 //! kernel gives the signal to every thread, and `memory.reclaim` ends for it as it does for ours. There
 //! is no moment in which a job could be left behind. How many there are at a time is the scheduler's
 //! business.
+//!
+//! A job that spares hot pages ([`Job::sparing`]) takes anonymous memory by [`crate::hot::take`] instead,
+//! 64 pages at a time, and looks in between whether it is to stop.
 
 use std::fs::File;
 use std::io;
@@ -26,6 +29,9 @@ use serde::Serialize;
 
 use crate::directory::Directory;
 use crate::error::{Error, Result};
+use crate::hot::process::Processes;
+use crate::hot::take::{take, Taken};
+use crate::hot::{HotSet, Target};
 use crate::reclaim::seconds;
 use crate::sys::interrupt::{thread_cpu_time, thread_id, Interrupt};
 use crate::PAGE_SIZE;
@@ -42,6 +48,17 @@ pub struct Order {
     pub file_first: bool,
 }
 
+/// Pages that a job leaves where they are, and the way to the others.
+#[derive(Clone)]
+pub struct Spare {
+    /// What is on the machine.
+    pub processes: Arc<dyn Processes>,
+    /// The sandbox.
+    pub target: Target,
+    /// Its hot pages.
+    pub hot: Arc<HotSet>,
+}
+
 /// What came of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
@@ -50,6 +67,10 @@ pub struct Outcome {
     /// Bytes that were reclaimed, as `memory.stat` counts them (`pgsteal_proactive`; off by up to 64 pages
     /// for each CPU); where that has no such line, by how much `memory.current` fell.
     pub reclaimed_bytes: u64,
+    /// Hot pages were to be left where they are: [`Job::sparing`].
+    pub sparing: bool,
+    /// Bytes of hot pages that were come across and left where they are.
+    pub spared_bytes: u64,
     /// Less was left than was asked for. That is normal.
     pub short: bool,
     /// It was stopped before it was done.
@@ -67,9 +88,9 @@ pub struct Outcome {
 
 impl Outcome {
     /// It was stopped before anything was reclaimed: the kernel was aging pages, which cannot be
-    /// interrupted.
+    /// interrupted. Not so of a job that spares hot pages.
     pub fn in_aging(&self) -> bool {
-        self.stopped && self.reclaimed_bytes == 0
+        self.stopped && self.reclaimed_bytes == 0 && !self.sparing
     }
 }
 
@@ -115,6 +136,19 @@ impl Job {
     ///
     /// When the cgroup has no memory controller or is gone, or the kernel gives no thread.
     pub fn start(cgroup: &Directory, order: Order) -> Result<Job> {
+        Job::spawn(cgroup, order, None)
+    }
+
+    /// Starts to reclaim all but hot pages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Job::start`].
+    pub fn sparing(cgroup: &Directory, order: Order, spare: Spare) -> Result<Job> {
+        Job::spawn(cgroup, order, Some(spare))
+    }
+
+    fn spawn(cgroup: &Directory, order: Order, spare: Option<Spare>) -> Result<Job> {
         let files = Files::open(cgroup)?;
         let name = cgroup.name();
         let failed = |operation| {
@@ -137,7 +171,7 @@ impl Job {
             .spawn(move || {
                 let _finish = Finish(&own);
                 own.thread.store(thread_id(), Ordering::Release);
-                run(&own, &files, order)
+                run(&own, &files, order, spare.as_ref())
             })
             .map_err(failed("start reclaim of"))?;
         Ok(Job {
@@ -288,7 +322,7 @@ enum Written {
     Stopped,
 }
 
-fn run(shared: &Shared, files: &Files, order: Order) -> Result<Outcome> {
+fn run(shared: &Shared, files: &Files, order: Order, spare: Option<&Spare>) -> Result<Outcome> {
     let started = Instant::now();
     let armed = shared.interrupt.arm();
     let _armed = armed.map_err(Error::io("make a timer to stop reclaim of", &shared.name))?;
@@ -312,12 +346,34 @@ fn run(shared: &Shared, files: &Files, order: Order) -> Result<Outcome> {
         step(bytes.min(before.file), "0")?;
         left = bytes.saturating_sub(files.count().since(&before));
     }
-    step(left, "max")?;
+    let mut taken = Taken::default();
+    let reclaimed = match spare {
+        None => {
+            step(left, "max")?;
+            files.count().since(&before)
+        }
+        Some(spare) => {
+            // Before the rest: `memory.current` falls by that, too.
+            let first = match order.file_first {
+                true => files.count().since(&before),
+                false => 0,
+            };
+            if !stopped {
+                let stop = || shared.stop_time().is_some();
+                taken = take(&*spare.processes, &spare.target, &spare.hot, left, &stop)?;
+                short = taken.bytes < left && !taken.stopped;
+                stopped = taken.stopped;
+            }
+            first.saturating_add(taken.bytes)
+        }
+    };
     let ended = Instant::now();
     let latency = shared.stop_time().filter(|_| stopped);
     Ok(Outcome {
         asked_bytes: bytes,
-        reclaimed_bytes: files.count().since(&before),
+        reclaimed_bytes: reclaimed,
+        sparing: spare.is_some(),
+        spared_bytes: taken.spared,
         short,
         stopped,
         cpu: thread_cpu_time(thread_id()).unwrap_or_default(),

@@ -827,6 +827,34 @@ fn under_pressure_tools_are_left_alone() {
 }
 
 #[test]
+fn without_soft_dirty_bits_hot_pages_are_compressed() {
+    let trees = Trees::new();
+    no_module(&trees);
+    configure(
+        &trees,
+        "[encode]\nhot_skip = true\n[schedule]\nsample_period = \"100ms\"\n",
+    );
+    with_memory(&trees, "agents/sb1");
+    // The fake procfs has no pagemap.
+    let daemon = Daemon::start(&trees);
+    let mut client = daemon.client();
+    let attributes = agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    };
+    client.attach("/agents/sb1", &attributes).unwrap();
+    assert!(daemon.log().contains("self/pagemap"), "{}", daemon.log());
+    client
+        .hint("/agents/sb1", &"llm-wait;expect=60000".parse().unwrap())
+        .unwrap();
+    daemon.until("taken", |_| {
+        !trees.read("cgroup/agents/sb1/memory.reclaim").is_empty()
+    });
+    assert_eq!(status(&mut client, "/agents/sb1")["hot_bytes"], 0);
+    daemon.end();
+}
+
+#[test]
 fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
     let trees = Trees::new();
     if !xattrs(&trees) {

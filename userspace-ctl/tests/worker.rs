@@ -8,11 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use agentzip_ctl::directory::{Directory, Mount};
-use agentzip_ctl::worker::{Job, Order};
+use agentzip_ctl::hot::process::{Most, Processes, Subject};
+use agentzip_ctl::hot::Target;
+use agentzip_ctl::worker::{Job, Order, Spare};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{mknodat, open, FileType, Mode, OFlags, CWD};
 
@@ -246,4 +248,58 @@ fn nothing_is_left_of_a_daemon_that_was_killed() {
     let mut all = Vec::new();
     let _ = File::from(end).read_to_end(&mut all);
     assert!(all.iter().all(|byte| *byte == 0));
+}
+
+/// Processes of which nothing is there; the test asks only whether they are asked for.
+struct Nobody(std::sync::atomic::AtomicUsize);
+
+impl Processes for Nobody {
+    fn list(&self, _: &Target, _: Most) -> agentzip_ctl::Result<Vec<i32>> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(Vec::new())
+    }
+
+    fn open(&self, _: &Target, _: i32) -> std::io::Result<Option<Box<dyn Subject>>> {
+        Ok(None)
+    }
+}
+
+/// A job that spares hot pages asks `memory.reclaim` for the file cache only, and can be stopped there.
+#[test]
+fn hot_pages_are_not_left_to_the_kernel() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let sandbox = cgroup(dir.path());
+    let nobody = Arc::new(Nobody(Default::default()));
+    let spare = Spare {
+        processes: nobody.clone(),
+        target: Target {
+            id: sandbox.id(),
+            path: dir.path().join("sb"),
+            name: sandbox.name(),
+        },
+        hot: Arc::default(),
+    };
+    let asked = || nobody.0.load(std::sync::atomic::Ordering::Relaxed);
+    let outcome = Job::sparing(&sandbox, ALL, spare.clone()).unwrap().finish();
+    let outcome = outcome.unwrap();
+    assert_eq!((outcome.reclaimed_bytes, outcome.short), (0, true));
+    let written = || std::fs::read_to_string(dir.path().join("sb/memory.reclaim")).unwrap();
+    assert_eq!((written().as_str(), asked()), ("", 1));
+    let all = Order {
+        file_first: true,
+        ..ALL
+    };
+    Job::sparing(&sandbox, all, spare.clone())
+        .unwrap()
+        .finish()
+        .unwrap();
+    assert_eq!((written().as_str(), asked()), ("12288 swappiness=0", 2));
+    let _end = block(dir.path());
+    let job = Job::sparing(&sandbox, all, spare).unwrap();
+    assert!(!wait(&job, Duration::from_millis(50)));
+    job.stop();
+    let outcome = job.finish().unwrap();
+    assert!(outcome.stopped);
+    assert_eq!(asked(), 2);
 }

@@ -83,7 +83,7 @@ impl Socket {
 pub struct Schedule {
     /// How often memory is looked at.
     pub period: Span,
-    /// How often accessed bits are sampled with `encode.hot_skip`.
+    /// How often the pages that a sandbox writes are sampled with `encode.hot_skip`.
     pub sample_period: Span,
     /// How long a sandbox without hints must be left alone before it is compressed.
     pub cooling: Span,
@@ -118,8 +118,7 @@ pub struct Schedule {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Encode {
-    /// Leave pages alone that are written all the time. Not built yet: only `false`.
-    #[serde(deserialize_with = "parse::hot_skip")]
+    /// Leave pages alone that are written all the time: in five samples of a `schedule.period`.
     pub hot_skip: bool,
     /// How far a page may be from the one it is encoded against, as a part of a page: 0 to 1.
     pub max_template_distance: Part,

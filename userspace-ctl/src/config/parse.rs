@@ -215,15 +215,6 @@ pub(super) fn level<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error>
     }
 }
 
-pub(super) fn hot_skip<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
-    match bool::deserialize(from)? {
-        false => Ok(false),
-        true => Err(D::Error::custom(
-            "this build cannot leave hot pages out; only false",
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,7 +276,7 @@ mod tests {
             ("[shedule]\n", ["a.toml:1: shedule: unknown field `shedule`"]),
             ("time_scale = 0\n", ["a.toml:1: time_scale: "]),
             ("[profile.batch]\nlevel = 9\n", ["a.toml:2: profile.batch.level: 9 is neither 3 nor 6"]),
-            ("[encode]\nhot_skip = true\n", ["a.toml:2: encode.hot_skip: this build cannot"]),
+            ("[encode]\nhot_skip = 1\n", ["a.toml:2: encode.hot_skip: invalid type: integer `1`, expected a boolean"]),
             ("[schedule]\nhysteresis_low = 80\n", ["a.toml:2: schedule.hysteresis_low: 80 is not below hysteresis_high, which is 75"]),
             ("[watch]\ntrees = [\"agents\"]\n", ["a.toml:2: watch.trees: \"agents\" is no absolute path"]),
             ("[socket]\nmode = \"999\"\n", ["a.toml:2: socket.mode: \"999\" is no mode"]),

@@ -13,6 +13,7 @@ use crate::authority::Uid;
 use crate::directory::Directory;
 use crate::governor::{Profile, View};
 use crate::hint::Hint;
+use crate::hot::HotSet;
 use crate::lifecycle::Time;
 use crate::protocol::Source;
 use crate::socket::Token;
@@ -93,6 +94,8 @@ pub(super) struct Entry {
     /// It shall be something else since the clerk got the order that it has.
     pub changed: bool,
     pub files: CgroupFiles,
+    /// Its hot pages, as of the last sample.
+    pub hot: Arc<HotSet>,
     /// The last hint by xattr.
     pub by_xattr: Option<Hint>,
     /// A hint by another way came after that, and this is noted on the directory.
@@ -123,6 +126,7 @@ impl Entry {
             failed: None,
             changed: false,
             files: CgroupFiles::default(),
+            hot: Arc::default(),
             by_xattr: None,
             outdated: false,
             noted: None,
@@ -171,6 +175,7 @@ impl Entry {
                 Attachment::Failed { reason, .. } => Some(reason.clone()),
                 _ => view.reason.map(|reason| reason.to_string()),
             },
+            hot_bytes: self.hot.bytes(),
             view,
         }
     }
@@ -206,6 +211,8 @@ pub struct Listed {
     pub attachment: &'static str,
     /// Why nothing, or less than could be, is saved.
     pub problem: Option<String>,
+    /// Bytes of the pages that it writes all the time, as of the last sample; with `encode.hot_skip` only.
+    pub hot_bytes: u64,
     /// What the governor knows.
     #[serde(flatten, serialize_with = "without_profile")]
     pub view: View,

@@ -4,7 +4,7 @@
 //! signals, and for the time that the [`crate::governor`] named; and does what that says.
 //!
 //! Nothing in the loop waits: reclaim runs in jobs ([`crate::worker`]), attachments and restores with
-//! the [`clerk`]. What is left are short reads and writes of the kernel's files. While all sandboxes
+//! the [`clerk`], samples of hot pages, where they are wanted, in a thread of their own (`sampling`). What is left are short reads and writes of the kernel's files. While all sandboxes
 //! are idle the daemon wakes once in each `schedule.period` and reads one small file of each.
 //!
 //! It may be killed at any time. Its jobs die with it, as they are its threads. What it holds is noted
@@ -20,6 +20,7 @@ mod manage;
 pub mod mark;
 pub mod notify;
 mod obey;
+mod sampling;
 mod serve;
 pub mod totals;
 
@@ -42,6 +43,7 @@ use self::files::MemInfo;
 use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
+use self::sampling::Sampling;
 use self::totals::Totals;
 use crate::authority::{Authority, Uid};
 use crate::cgroup::Hierarchy;
@@ -93,6 +95,8 @@ pub struct Daemon {
     leaving: BTreeMap<Id, usize>,
     /// What the module has and is nowhere in the tree, as of when.
     strays: BTreeMap<Id, Time>,
+    /// Only while `encode.hot_skip` is on.
+    sampling: Option<Sampling>,
     /// Restores that run; false: not wanted any more.
     restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
@@ -115,6 +119,7 @@ struct Ready {
     server: bool,
     watcher: bool,
     clerk: bool,
+    sampling: bool,
     jobs: Vec<Id>,
 }
 
@@ -175,6 +180,7 @@ impl Daemon {
             jobs: BTreeMap::new(),
             leaving: BTreeMap::new(),
             strays: BTreeMap::new(),
+            sampling: None,
             restores: BTreeMap::new(),
             holders: Holders::default(),
             totals: Totals::default(),
@@ -229,6 +235,7 @@ impl Daemon {
 
     /// What the configuration says about module and holders.
     fn apply_settings(&mut self) {
+        self.set_sampling();
         let config = self.governor.config();
         for problem in self.holders.set(&self.mount, &config.holders) {
             warn!("{problem}");
@@ -265,6 +272,9 @@ impl Daemon {
             if ready.clerk {
                 self.take_reports();
             }
+            if ready.sampling {
+                self.take_samples();
+            }
             if ready.signals && !self.take_signals() {
                 return Ok(());
             }
@@ -277,7 +287,8 @@ impl Daemon {
         let now = self.now();
         self.timer = self.governor.next_timer(now);
         let mut until = self.governor.next_round();
-        for time in [self.timer, self.watchdog()].into_iter().flatten() {
+        let times = [self.timer, self.watchdog(), self.next_hot_round()];
+        for time in times.into_iter().flatten() {
             until = until.min(time);
         }
         let left = until.saturating_sub(now);
@@ -295,6 +306,7 @@ impl Daemon {
         let mut fds: Vec<PollFd<'_>> = others
             .into_iter()
             .chain(self.jobs.values().map(|job| job.as_fd()))
+            .chain(self.sampling.as_ref().map(|sampling| sampling.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, Some(&timeout)) {
@@ -307,6 +319,7 @@ impl Daemon {
             server: is_ready(1),
             watcher: is_ready(2),
             clerk: is_ready(3),
+            sampling: is_ready(others.len() + self.jobs.len()),
             jobs: ids
                 .into_iter()
                 .enumerate()
@@ -328,6 +341,9 @@ impl Daemon {
         if self.watchdog().is_some_and(|due| now >= due) {
             self.notify.alive();
             self.alive_at = now;
+        }
+        if self.next_hot_round().is_some_and(|due| now >= due) {
+            self.sample_hot();
         }
         if now >= self.governor.next_round() {
             self.round();

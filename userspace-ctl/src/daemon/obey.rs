@@ -110,7 +110,10 @@ impl Daemon {
 
     fn start_job(&mut self, id: Id, order: Order) {
         let started = match self.entries.get(&id) {
-            Some(entry) => Job::start(&entry.directory, order),
+            Some(entry) => match self.spare(id) {
+                Some(spare) => Job::sparing(&entry.directory, order, spare),
+                None => Job::start(&entry.directory, order),
+            },
             None => Err(Error::invalid(format!("id {id}"), "no such sandbox")),
         };
         match started {
@@ -153,8 +156,10 @@ impl Daemon {
                 if !gone {
                     self.warn("job", &error.to_string());
                 }
+                // Without the choice of pages it may work.
+                let another_way = self.forget_hot(id);
                 Done {
-                    reason: (!gone).then_some(Reason::Files),
+                    reason: (!gone && !another_way).then_some(Reason::Files),
                     ..Done::default()
                 }
             }
@@ -171,6 +176,7 @@ impl Daemon {
             cgroup,
             asked = outcome.asked_bytes,
             reclaimed = outcome.reclaimed_bytes,
+            spared = outcome.spared_bytes,
             stopped = outcome.stopped,
             in_aging = outcome.in_aging(),
             stop_us = micros(outcome.stop_latency),
@@ -198,7 +204,8 @@ impl Daemon {
         let path = self.path(entry.directory.inside());
         let cgroup = self.hierarchy.open(&path).ok()?;
         let stat = cgroup.memory_stat().ok()?;
-        if stat.reclaimable.saturating_add(stat.unevictable) < LITTLE {
+        let left = stat.reclaimable.saturating_add(stat.unevictable);
+        if left.saturating_sub(outcome.spared_bytes) < LITTLE {
             return None;
         }
         if self.governor.overview().memory.swap_free < LITTLE {
@@ -211,7 +218,9 @@ impl Daemon {
                 return Some(Reason::SwapMax);
             }
         }
-        (outcome.reclaimed_bytes < LITTLE).then_some(Reason::Unevictable)
+        // One that spares hot pages cannot take what several processes have mapped, either.
+        (outcome.reclaimed_bytes < LITTLE && outcome.spared_bytes == 0)
+            .then_some(Reason::Unevictable)
     }
 
     fn start_restore(&mut self, id: Id) {

@@ -36,6 +36,10 @@ pub struct Totals {
     pub restores: u64,
     /// Their CPU time.
     pub restores_cpu_us: u64,
+    /// Rounds of samples of hot pages that ended.
+    pub hot_rounds: u64,
+    /// Their CPU time.
+    pub hot_cpu_us: u64,
     #[serde(skip)]
     last: Vec<u64>,
     #[serde(skip)]
@@ -72,6 +76,12 @@ impl Totals {
         self.restores_cpu_us = self.restores_cpu_us.saturating_add(micros(cpu));
     }
 
+    /// A round of samples of hot pages ended.
+    pub fn hot_round(&mut self, cpu: Duration) {
+        self.hot_rounds += 1;
+        self.hot_cpu_us = self.hot_cpu_us.saturating_add(micros(cpu));
+    }
+
     /// Everything, with the median as of now.
     pub fn report(&self) -> Totals {
         let mut last = self.last.clone();
@@ -97,6 +107,8 @@ mod tests {
         Outcome {
             asked_bytes: 1 << 20,
             reclaimed_bytes,
+            sparing: false,
+            spared_bytes: 0,
             short: false,
             stopped: stop_us > 0,
             cpu: Duration::from_micros(5),
@@ -115,6 +127,8 @@ mod tests {
         totals.job(&outcome(90, 100));
         totals.job(&outcome(70_000, 0));
         totals.restore(Duration::from_millis(2));
+        totals.hot_round(Duration::from_millis(3));
+        assert_eq!((totals.hot_rounds, totals.hot_cpu_us), (1, 3000));
         let report = totals.report();
         assert_eq!(
             (report.jobs, report.stops, report.stops_in_aging),

@@ -9,6 +9,7 @@
 
 mod answer;
 mod compress;
+mod hot;
 #[cfg(test)]
 mod random;
 mod sandbox;
@@ -24,6 +25,7 @@ use agentzip_uapi::Phase;
 use serde::Serialize;
 
 pub use answer::{Admit, Overview, View};
+pub use hot::HotRound;
 pub use sandbox::{Profile, Reason};
 
 use crate::config::Config;
@@ -71,6 +73,8 @@ pub enum Input {
     JobDone(Id, Done),
     /// What [`Effect::Restore`] asked for has ended, with the CPU time that it took.
     Restored(Id, Duration),
+    /// A round of [`Governor::hot_round`] has ended, with the CPU time that it took.
+    HotSampled(Duration),
     /// Bring it back and do nothing to it until it is released.
     Quiesce(Id),
     /// Ends that.
@@ -185,6 +189,8 @@ pub struct Governor {
     admission: Admission,
     /// When the last round of samples was.
     sampled: Time,
+    /// When the last round of samples of hot pages was.
+    hot_sampled: Time,
     /// A running sandbox stalls for memory.
     strained: bool,
     second_look: Option<u32>,
@@ -226,6 +232,7 @@ impl Governor {
             orphans: BTreeMap::new(),
             restores: wake::Restores::default(),
             sampled: now,
+            hot_sampled: now,
             strained: false,
             second_look: None,
             effects: Vec::new(),
@@ -264,6 +271,7 @@ impl Governor {
             Input::Sampled => self.tick(now),
             Input::JobDone(id, done) => self.job_done(id, done, now),
             Input::Restored(id, cpu) => self.restored(id, cpu),
+            Input::HotSampled(cpu) => self.charge(cpu),
             Input::Quiesce(id) => self.quiesce(id),
             Input::Release(id) => self.release(id, now),
             Input::Config(config) => self.reconfigure(*config),
