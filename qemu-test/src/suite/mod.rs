@@ -8,6 +8,7 @@
 
 mod abi;
 mod attach;
+mod daemon;
 mod dictionary;
 mod fixture;
 mod group;
@@ -75,8 +76,12 @@ fn table(debug: bool) -> Vec<Test> {
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
+        daemon::TESTS,
     ]
     .concat();
+    if !debug {
+        tests.extend(daemon::STOCK);
+    }
     if debug {
         tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat());
     }
