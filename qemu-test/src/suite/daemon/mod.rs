@@ -8,7 +8,7 @@ mod kills;
 pub mod storm;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -16,7 +16,6 @@ use agentzip_ctl::client::Client;
 use anyhow::{ensure, Context, Result};
 use serde::Deserialize;
 
-use super::fixture::cgroup::Cgroup;
 use super::fixture::{controller, host};
 use super::runner::Test;
 use super::sys;
@@ -176,11 +175,6 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     let mut ticks = || -> Result<u64> { Ok(fields.next().context("stat")?.parse()?) };
     let sum = ticks()? + ticks()?;
     Ok(Duration::from_millis(sum * 10))
-}
-
-/// Paths of the members of a list of cgroups.
-fn paths(cgroups: &[Cgroup]) -> Vec<PathBuf> {
-    cgroups.iter().map(|cgroup| cgroup.path().to_owned()).collect()
 }
 
 /// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
