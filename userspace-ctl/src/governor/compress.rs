@@ -128,7 +128,7 @@ impl Governor {
     /// Starts what may be started.
     pub(super) fn start_jobs(&mut self, now: Time) {
         while !self.ring.is_empty() && self.may_start() {
-            let (sandboxes, pace) = (&self.sandboxes, &self.pace);
+            let (sandboxes, orphans, pace) = (&self.sandboxes, &self.orphans, &self.pace);
             let full = self.swap_is_full();
             let weight = |id| {
                 let score = sandboxes.get(&id).map_or(0.0, |sandbox| sandbox.score);
@@ -136,7 +136,7 @@ impl Governor {
             };
             let turn = |id| match sandboxes.get(&id) {
                 Some(sandbox) if sandbox.want.is_some() && !sandbox.quiesced => {
-                    if full || sandbox.pauses(now) {
+                    if full || sandbox.pauses(now) || orphans.contains_key(&id) {
                         return Turn::Skip;
                     }
                     // It has to pay before the wait is over: half of what is left for taking.
@@ -179,11 +179,13 @@ impl Governor {
 
     pub(super) fn job_done(&mut self, id: Id, done: Done, now: Time) {
         self.pace.learn(&done);
+        if let Some(job) = self.orphans.remove(&id) {
+            // Of a sandbox that is gone; one that came since in the same cgroup had to wait for this.
+            self.jobs -= 1;
+            self.budget.settle(job.estimate, done.cpu);
+            return;
+        }
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
-            if let Some(job) = self.orphans.remove(&id) {
-                self.jobs -= 1;
-                self.budget.settle(job.estimate, done.cpu);
-            }
             return;
         };
         let Some(job) = sandbox.job.take() else {

@@ -9,6 +9,8 @@
 
 mod answer;
 mod compress;
+#[cfg(test)]
+mod random;
 mod sandbox;
 #[cfg(test)]
 mod tests;

@@ -123,10 +123,11 @@ impl Governor {
             if !quiesced && state != Some(State::Resuming) {
                 continue;
             }
-            let room = self.restores.running.len() < most && self.budget.is_open();
+            // A tool waits for one that is quiesced, whatever the budget says.
+            let room = self.restores.running.len() < most && (quiesced || self.budget.is_open());
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
-            if (room || quiesced) && !self.restores.is_running(id) {
+            if room && !self.restores.is_running(id) {
                 self.restores.running.push(id);
                 self.effects.push(Effect::Restore(id));
             } else if !late {
