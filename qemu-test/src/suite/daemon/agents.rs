@@ -50,7 +50,10 @@ fn heard(list: &Heard) -> Vec<(Instant, Event)> {
 }
 
 /// Does something with each agent, two at a time as there are two processors.
-fn each(agents: &mut [Sandbox], work: impl Fn(&mut Sandbox) -> Result<String> + Sync) -> Result<Vec<String>> {
+fn each(
+    agents: &mut [Sandbox],
+    work: impl Fn(&mut Sandbox) -> Result<String> + Sync,
+) -> Result<Vec<String>> {
     let half = agents.len().div_ceil(2);
     let results: Vec<Result<String>> = std::thread::scope(|scope| {
         let halves: Vec<_> = agents
@@ -98,7 +101,11 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
     };
     let deadline = Instant::now() + Duration::from_secs(30);
     while attached(&mut client)? <= WAITING {
-        ensure!(Instant::now() < deadline, "not all are attached: {}", super::log());
+        ensure!(
+            Instant::now() < deadline,
+            "not all are attached: {}",
+            super::log()
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
 
@@ -126,7 +133,10 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
     let deadline = began + Duration::from_secs(300);
     loop {
         let seen = Daemon::list(&mut client)?;
-        let out = seen.iter().filter(|s| ids.contains(&s.id) && s.is_out()).count();
+        let out = seen
+            .iter()
+            .filter(|s| ids.contains(&s.id) && s.is_out())
+            .count();
         rates.push((began.elapsed().as_secs_f64(), cpu_spent()?, out));
         if out == WAITING {
             break;
@@ -146,7 +156,7 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         after[..WAITING].iter().sum(),
     );
     println!(
-        "# {WAITING} agents of {} MiB together: {} MiB are left after {seconds:.1} s",
+        "@@ daemon: {WAITING} agents of {} MiB together: {} MiB are left after {seconds:.1} s",
         owned >> 20,
         left >> 20
     );
@@ -166,7 +176,10 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         })
         .collect();
     let fairness = fairness(&ids, &jobs);
-    println!("# Jain's index when half was done: {fairness:.3}; {} jobs", jobs.len());
+    println!(
+        "@@ daemon: Jain's index when half was done: {fairness:.3}; {} jobs",
+        jobs.len()
+    );
     ensure!(fairness >= 0.95, "Jain's index {fairness:.3}: {jobs:?}");
 
     // The budget, as long as there was work for it.
@@ -179,7 +192,7 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         .context("no rate")?;
     let share = cpu / (seconds * 2.0);
     println!(
-        "# CPU of the daemon until the first was out: {cpu:.1} s in {seconds:.1} s, {:.1}% of all processors",
+        "@@ daemon: CPU of the daemon until the first was out: {cpu:.1} s in {seconds:.1} s, {:.1}% of all processors",
         share * 100.0
     );
     // A second's worth may be spent at once.
@@ -195,7 +208,11 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         "reclaim was spent on a sandbox whose tool runs"
     );
     let now = busy.evicted()?.reclaimed;
-    ensure!(now == taken_from_busy, "{} pages of it", now - taken_from_busy);
+    ensure!(
+        now == taken_from_busy,
+        "{} pages of it",
+        now - taken_from_busy
+    );
     ensure!(
         after[WAITING] >= before[WAITING] * 9 / 10,
         "its memory fell from {} to {}",
@@ -211,8 +228,15 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         came.map(|(at, _)| (*at - *told).as_secs_f64() * 1e3)
     });
     let hint_ms: Vec<f64> = hint_ms.collect();
-    ensure!(hint_ms.len() == WAITING, "{} hints were reported", hint_ms.len());
-    println!("# from an xattr to the event: median {:.2} ms", median(hint_ms));
+    ensure!(
+        hint_ms.len() == WAITING,
+        "{} hints were reported",
+        hint_ms.len()
+    );
+    println!(
+        "@@ daemon: from an xattr to the event: median {:.2} ms",
+        median(hint_ms)
+    );
 
     stops(&mut client, &events, waiting, &ids)?;
 
@@ -220,7 +244,10 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         tell(cgroup.path(), "phase", "tool-start;tool=walk")?;
     }
     let after_digests = each(&mut agents, |agent| Ok(agent.walk()?.digest))?;
-    ensure!(before_digests == after_digests, "wrong content after the wait");
+    ensure!(
+        before_digests == after_digests,
+        "wrong content after the wait"
+    );
     for agent in agents {
         agent.exit()?;
     }
@@ -245,23 +272,32 @@ fn stops(
     for round in 0..STOPS {
         let (cgroup, id) = (&waiting[round], ids[round]);
         tell(cgroup.path(), "phase", "first-token")?;
-        wait_for(client, id, |seen| !seen.restoring && seen.state == "resuming")?;
+        wait_for(client, id, |seen| {
+            !seen.restoring && seen.state == "resuming"
+        })?;
         tell(cgroup.path(), "phase", WAIT)?;
         wait_for(client, id, |seen| seen.compressing || seen.is_out())?;
         let from = heard(events).len();
         tell(cgroup.path(), "phase", "first-token")?;
         wait_for(client, id, |seen| !seen.compressing)?;
         std::thread::sleep(Duration::from_millis(200));
-        let stop = heard(events)[from..].iter().find_map(|(_, event)| match event.happening {
-            Happening::Reclaimed { cgroup_id, stop_us, .. } if cgroup_id == id => stop_us,
-            _ => None,
-        });
+        let stop = heard(events)[from..]
+            .iter()
+            .find_map(|(_, event)| match event.happening {
+                Happening::Reclaimed {
+                    cgroup_id, stop_us, ..
+                } if cgroup_id == id => stop_us,
+                _ => None,
+            });
         stopped.extend(stop.map(|us| us as f64 / 1e3));
     }
     let count = stopped.len();
-    ensure!(count >= STOPS / 2, "only {count} of {STOPS} jobs could be stopped");
+    ensure!(
+        count >= STOPS / 2,
+        "only {count} of {STOPS} jobs could be stopped"
+    );
     println!(
-        "# from a stop to the end of its job: median {:.1} ms, longest {:.1} ms, of {count}",
+        "@@ daemon: from a stop to the end of its job: median {:.1} ms, longest {:.1} ms, of {count}",
         median(stopped.clone()),
         stopped.iter().copied().fold(0.0, f64::max)
     );
@@ -276,11 +312,18 @@ fn wait_for(
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let seen = Daemon::list(client)?;
-        let it = seen.iter().find(|seen| seen.id == id).context("a sandbox is missing")?;
+        let it = seen
+            .iter()
+            .find(|seen| seen.id == id)
+            .context("a sandbox is missing")?;
         if done(it) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{it:?} after 60 s: {}", super::log());
+        ensure!(
+            Instant::now() < deadline,
+            "{it:?} after 60 s: {}",
+            super::log()
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -296,7 +339,11 @@ fn fairness(ids: &[u64], jobs: &[(u64, u64)]) -> f64 {
     let mut shares = vec![0.0; ids.len()];
     let mut sum = 0;
     for (id, bytes) in jobs {
-        if let Some(share) = ids.iter().position(|i| i == id).and_then(|i| shares.get_mut(i)) {
+        if let Some(share) = ids
+            .iter()
+            .position(|i| i == id)
+            .and_then(|i| shares.get_mut(i))
+        {
             *share += *bytes as f64;
         }
         sum += bytes;

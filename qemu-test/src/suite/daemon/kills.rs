@@ -53,8 +53,12 @@ pub fn killed_fifty_times(ctx: &mut Ctx) -> Result<()> {
         tell(agent.cgroup.path(), "template", &template.name)?;
     }
     let attached = || Ok(module::list("sandboxes")?.len() == AGENTS);
-    host::wait_until("the daemon should attach all", Duration::from_secs(20), attached)
-        .with_context(super::log)?;
+    host::wait_until(
+        "the daemon should attach all",
+        Duration::from_secs(20),
+        attached,
+    )
+    .with_context(super::log)?;
 
     let mut rng = Rng::new(7);
     let began = Instant::now();
@@ -80,7 +84,7 @@ pub fn killed_fifty_times(ctx: &mut Ctx) -> Result<()> {
     }
     daemon.kill()?;
     println!(
-        "# {} daemons killed in {:.0} s",
+        "@@ daemon: {} daemons killed in {:.0} s",
         reclaimed + 1,
         began.elapsed().as_secs_f64()
     );
@@ -132,16 +136,18 @@ pub fn killed_fifty_times(ctx: &mut Ctx) -> Result<()> {
         );
         seen = Daemon::list(&mut client)?;
         let done = ids.iter().enumerate().all(|(number, id)| {
-            seen.iter().any(|seen| {
-                seen.id == *id && seen.attached && (seen.is_out() || !waits(number))
-            })
+            seen.iter()
+                .any(|seen| seen.id == *id && seen.attached && (seen.is_out() || !waits(number)))
         });
         if seen.len() == AGENTS && done {
             break;
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    println!("# all as told {:.1} s later", started.elapsed().as_secs_f64());
+    println!(
+        "@@ daemon: all as told {:.1} s later",
+        started.elapsed().as_secs_f64()
+    );
     for (number, agent) in agents.iter().enumerate() {
         let phase = host::read(module::sysfs(&format!("sandboxes/{}/phase", ids[number])))?;
         let out = agent.puppet.pages_out(&agent.region)?;

@@ -85,7 +85,10 @@ impl Daemon {
         let log = File::options().append(true).create(true).open(LOG)?;
         let mut command = Command::new(controller::program());
         command.args(["daemon", "--config", CONFIG]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         // A test that fails leaves no daemon behind.
         sys::program_dies_with_us(&mut command);
         let child = command.spawn().context("start the daemon")?;
@@ -120,7 +123,11 @@ impl Daemon {
     /// Ends it in an orderly way.
     pub fn end(mut self) -> Result<()> {
         let status = self.signal(libc::SIGTERM)?;
-        ensure!(status.success(), "the daemon ended with {status}: {}", log());
+        ensure!(
+            status.success(),
+            "the daemon ended with {status}: {}",
+            log()
+        );
         Ok(())
     }
 }

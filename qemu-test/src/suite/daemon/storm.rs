@@ -84,8 +84,12 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
         tell(member.cgroup.path(), "template", &template.name)?;
     }
     let attached = || Ok(module::list("sandboxes")?.len() == SANDBOXES);
-    host::wait_until("the daemon should attach all", Duration::from_secs(30), attached)
-        .with_context(super::log)?;
+    host::wait_until(
+        "the daemon should attach all",
+        Duration::from_secs(30),
+        attached,
+    )
+    .with_context(super::log)?;
 
     // One after the other works and waits.
     let began = Instant::now();
@@ -100,12 +104,16 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
         if seen.iter().filter(|seen| seen.is_out()).count() == SANDBOXES {
             break;
         }
-        ensure!(Instant::now() < deadline, "not all out: {seen:?}: {}", super::log());
+        ensure!(
+            Instant::now() < deadline,
+            "not all out: {seen:?}: {}",
+            super::log()
+        );
         std::thread::sleep(Duration::from_millis(250));
     }
     println!(
-        "# {SANDBOXES} sandboxes with {} MiB in {} MiB of memory wait after {:.0} s",
-        SANDBOXES * pages >> 8,
+        "@@ storm: {SANDBOXES} sandboxes with {} MiB in {} MiB of memory wait after {:.0} s",
+        (SANDBOXES * pages) >> 8,
         total >> 20,
         began.elapsed().as_secs_f64()
     );
@@ -142,12 +150,16 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
     })?;
     served.sort_by(f64::total_cmp);
     println!(
-        "# storm: first served after {:.1} s, all after {:.1} s; {held} held at one time",
+        "@@ storm: first served after {:.1} s, all after {:.1} s; {held} held at one time",
         served.first().copied().unwrap_or(0.0),
         served.last().copied().unwrap_or(0.0)
     );
     let now = killed()?;
-    ensure!(now == killed_before, "{} processes were killed for want of memory", now - killed_before);
+    ensure!(
+        now == killed_before,
+        "{} processes were killed for want of memory",
+        now - killed_before
+    );
     for member in &members {
         let events = member.cgroup.read("memory.events")?;
         ensure!(
