@@ -260,6 +260,11 @@ fn the_socket_does_the_same_and_the_module_is_told() {
         .to_string();
     assert!(error.contains("dev/agentzip"), "{error}");
     assert_eq!(status(&mut client, "/agents/sb2")["attachment"], "failed");
+    // Detached by command: it was only adopted.
+    std::fs::remove_dir_all(trees.path(&format!("sysfs/sandboxes/{id}"))).unwrap();
+    daemon.until("dropped", |client| {
+        status(client, "/agents/sb1") == Value::Null
+    });
     daemon.end();
     assert_eq!(trees.read("sysfs/second_look_percent").trim(), "77");
 }
