@@ -47,6 +47,7 @@ pub struct Daemon {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Seen {
     /// Id of its cgroup.
+    #[serde(rename = "cgroup_id")]
     pub id: u64,
     /// Its state.
     pub state: String,
