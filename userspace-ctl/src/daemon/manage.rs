@@ -19,6 +19,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::governor::{Id, Input};
 use crate::hint::Hint;
+use crate::lifecycle::State;
 use crate::protocol::{Happening, Response, Source, Word};
 use crate::socket::Token;
 use crate::sysfs::Told;
@@ -223,8 +224,15 @@ impl Daemon {
         token: Option<Token>,
     ) {
         let id = directory.id();
-        let known = self.entries.contains_key(&id);
-        if !known {
+        let there = self.entries.contains_key(&id);
+        let view = self.governor.view(id, self.now());
+        // One that was finished begins anew.
+        let over = view.is_some_and(|view| view.state == State::Terminated);
+        if over {
+            self.feed(Input::Gone(id));
+        }
+        let known = there && !over;
+        if !there {
             let entry = Entry::new(directory, owner, attributes.clone(), source);
             self.entries.insert(id, entry);
         }
@@ -272,11 +280,9 @@ impl Daemon {
             return;
         };
         if told.as_ref().is_some_and(|told| entry.is_as(told)) {
-            let new = entry.attachment != Attachment::Done;
             entry.attachment = Attachment::Done;
-            if new {
-                self.feed(Input::Attached(id));
-            }
+            // It may have been told before, which does no harm.
+            self.feed(Input::Attached(id));
             return self.answer_attach(id, &Ok(()));
         }
         let order = Order::Attach {

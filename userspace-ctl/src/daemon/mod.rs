@@ -25,6 +25,7 @@ mod serve;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,8 @@ pub struct Daemon {
     inbox: VecDeque<Input>,
     entries: BTreeMap<Id, Entry>,
     jobs: BTreeMap<Id, Job>,
+    /// Restores that run; false: not wanted any more.
+    restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
     /// The module is loaded.
     module: bool,
@@ -162,6 +165,7 @@ impl Daemon {
             inbox: VecDeque::new(),
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            restores: BTreeMap::new(),
             holders: Holders::default(),
             module,
             young: true,

@@ -689,3 +689,61 @@ fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
         1
     );
 }
+
+#[test]
+fn restores_count_before_they_end() {
+    let mut desk = Desk::new();
+    for id in 1..=4 {
+        desk.sandbox(id, Profile::Interactive);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    let mut jobs: Vec<Id> = Desk::starts(&desk.all).iter().map(|s| s.0).collect();
+    while let Some(id) = jobs.pop() {
+        let taken = desk.governor.view(id, desk.now).unwrap().taken;
+        let effects = desk.done(id, if taken == 0 { GIB } else { 0 });
+        jobs.extend(Desk::starts(&effects).iter().map(|s| s.0));
+    }
+    // By the pace so far a gigabyte costs little; make it dear.
+    desk.on(Input::Appeared {
+        id: 9,
+        profile: Profile::Batch,
+        known: None,
+    });
+    desk.hint(9, "llm-wait;expect=600000");
+    for _ in 0..20 {
+        desk.on(Input::JobDone(
+            9,
+            Done {
+                reclaimed: MIB,
+                cpu: Duration::from_millis(3),
+                elapsed: Duration::from_millis(3),
+                ..Done::default()
+            },
+        ));
+    }
+    desk.hint(9, "done");
+    desk.now += Duration::from_secs(30);
+    for id in 1..=4 {
+        desk.hint(id, "first-token");
+    }
+    let restores = desk
+        .all
+        .iter()
+        .filter(|e| matches!(e, Effect::Restore(_)))
+        .count();
+    assert_eq!(restores, 1, "one of them takes the whole bucket");
+}
+
+#[test]
+fn a_wait_ends_the_restore_before_it() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    assert!(desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    let effects = desk.hint(1, "llm-wait;expect=60000");
+    assert_eq!(
+        effects,
+        [Effect::Phase(1, Phase::Waiting), Effect::EndRestore(1)]
+    );
+    let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
+    assert_eq!(Desk::starts(&effects).len(), 1);
+}
