@@ -270,6 +270,45 @@ fn the_socket_does_the_same_and_the_module_is_told() {
 }
 
 #[test]
+fn hints_told_while_no_daemon_lives_count() {
+    let trees = Trees::new();
+    if !xattrs(&trees) {
+        return;
+    }
+    let id = trees.cgroup("agents/sb1", "");
+    trees.sandbox(id, true, 5);
+    configure(&trees, "");
+    tag(&trees, "agents/sb1", "template", "python");
+    let daemon = Daemon::start(&trees);
+    tag(&trees, "agents/sb1", "phase", "llm-wait;expect=60000");
+    daemon.until_state("/agents/sb1", "compressed");
+    daemon.kill();
+    tag(&trees, "agents/sb1", "phase", "tool-start;tool=make");
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "running");
+    // What stands in the xattr is older than what the socket says: the next daemon knows that.
+    let socket = |daemon: &Daemon, hint: &str| {
+        let hint = hint.parse().unwrap();
+        daemon.client().hint("/agents/sb1", &hint).unwrap();
+    };
+    socket(&daemon, "llm-wait;expect=60000");
+    daemon.until_state("/agents/sb1", "compressed");
+    let path = trees.path("cgroup/agents/sb1");
+    let noted = rustix::fs::getxattr(path, c"trusted.agentzip.superseded", &mut [0u8; 64]).is_ok();
+    daemon.kill();
+    let daemon = Daemon::start(&trees);
+    if noted {
+        daemon.until_state("/agents/sb1", "compressed");
+    }
+    // And what it says anew is the latest again, even with the same words.
+    tag(&trees, "agents/sb1", "phase", "tool-start;tool=make");
+    daemon.until_state("/agents/sb1", "running");
+    daemon.kill();
+    trees.write(&format!("sysfs/sandboxes/{id}/phase"), "waiting\n");
+    Daemon::start(&trees).until_state("/agents/sb1", "running");
+}
+
+#[test]
 fn a_bad_configuration_changes_nothing() {
     let trees = Trees::new();
     configure(&trees, "");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::files::CgroupFiles;
+use super::mark;
 use crate::attributes::Attributes;
 use crate::authority::Uid;
 use crate::directory::Directory;
@@ -132,6 +133,26 @@ impl Entry {
             .noted
             .is_some_and(|noted| now.saturating_sub(noted) < ECHO);
         noted && self.by_xattr.as_ref() == Some(hint)
+    }
+
+    /// Whether this hint, which stands in its xattr, came before one by the socket.
+    pub fn is_superseded(&self, hint: &Hint) -> bool {
+        let noted = mark::read(&self.directory, mark::SUPERSEDED);
+        noted.is_some_and(|noted| noted == mark::fit(&hint.to_string()))
+    }
+
+    /// Notes, for the next daemon, that what its xattr says is older than what the socket said.
+    pub fn supersede(&mut self, now: Time) {
+        if let Some(hint) = &self.by_xattr {
+            if !self.is_superseded(hint) {
+                self.noted = Some(now);
+                mark::write(
+                    &self.directory,
+                    mark::SUPERSEDED,
+                    mark::fit(&hint.to_string()),
+                );
+            }
+        }
     }
 
     /// Its path in the hierarchy.

@@ -134,12 +134,10 @@ impl Daemon {
         }
     }
 
-    /// Looks at the trees again; `first`: with eyes that have not seen them before.
-    pub(super) fn look_at_trees(&mut self, first: bool) {
-        self.young = first;
+    /// Looks at the trees again.
+    pub(super) fn look_at_trees(&mut self) {
         let changes = self.watcher.rescan(&self.authority);
         self.take_changes(changes);
-        self.young = false;
     }
 
     pub(super) fn read_changes(&mut self) {
@@ -201,15 +199,12 @@ impl Daemon {
         if echo {
             return;
         }
-        if standing && self.young && entry.attachment == Attachment::Done {
-            let phase = self.sysfs.told(id).ok().flatten().map(|told| told.phase);
-            let contradicts = match (hint.kernel_phase(), phase) {
-                (Some(hinted), Some(phase)) => hinted.name() != phase,
-                _ => false,
-            };
-            if contradicts {
+        if mark::read(&entry.directory, mark::SUPERSEDED).is_some() {
+            if standing && entry.is_superseded(&hint) {
                 return debug!(cgroup = entry.name(), %hint, "an old hint: not taken");
             }
+            entry.noted = Some(now);
+            mark::remove(&entry.directory, mark::SUPERSEDED);
         }
         self.hint(id, hint, Source::Xattr);
     }

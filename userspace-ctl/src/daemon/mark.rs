@@ -17,6 +17,9 @@ pub const QUIESCED: &CStr = c"trusted.agentzip.quiesced";
 /// What `memory.swap.max` of this cgroup was before the daemon set it to 0.
 pub const SWAP_MAX: &CStr = c"trusted.agentzip.swap_max";
 
+/// The hint in this cgroup's phase xattr when a later one came by the socket: up to [`LONGEST`] bytes of it.
+pub const SUPERSEDED: &CStr = c"trusted.agentzip.superseded";
+
 /// Longest value.
 const LONGEST: usize = 64;
 
@@ -25,6 +28,11 @@ pub fn is_any(path: &Path) -> bool {
     [HELD, SWAP_MAX]
         .into_iter()
         .any(|name| lgetxattr(path, name, &mut [0; LONGEST]).is_ok())
+}
+
+/// The part of a text that a note can hold. The text is ASCII.
+pub fn fit(text: &str) -> &str {
+    text.get(..LONGEST).unwrap_or(text)
 }
 
 /// Reads a note; `None` when there is none.

@@ -92,8 +92,6 @@ pub struct Daemon {
     holders: Holders,
     /// The module is loaded.
     module: bool,
-    /// Trees are looked at for the first time.
-    young: bool,
     /// The share of the second look before the daemon began.
     second_look: Option<u64>,
     log: LogLimit,
@@ -168,7 +166,6 @@ impl Daemon {
             restores: BTreeMap::new(),
             holders: Holders::default(),
             module,
-            young: true,
             second_look: None,
             log: LogLimit::default(),
             memory_at: None,
@@ -187,7 +184,7 @@ impl Daemon {
         self.read_memory();
         self.free_what_was_left();
         self.adopt_all();
-        self.look_at_trees(true);
+        self.look_at_trees();
         self.apply_settings();
         let config = self.governor.config();
         info!(
@@ -408,7 +405,7 @@ impl Daemon {
         }
         self.authority = authority;
         self.feed(Input::Config(Box::new(config)));
-        self.look_at_trees(moved);
+        self.look_at_trees();
         self.apply_settings();
         Ok(())
     }

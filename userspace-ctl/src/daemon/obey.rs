@@ -386,7 +386,11 @@ impl Daemon {
     pub(super) fn hint(&mut self, id: Id, hint: crate::hint::Hint, source: Source) {
         self.refresh_memory();
         self.feed(Input::Hint(id, hint.clone()));
-        if let Some(entry) = self.entries.get(&id) {
+        let now = self.now();
+        if let Some(entry) = self.entries.get_mut(&id) {
+            if source == Source::Socket {
+                entry.supersede(now);
+            }
             let (owner, cgroup) = (entry.owner, entry.name());
             self.publish(
                 owner,
