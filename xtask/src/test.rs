@@ -138,7 +138,10 @@ fn count(log: &Path) -> Result<(u32, u32)> {
     Ok((sum("passed"), sum("failed")))
 }
 
-/// Builds the module and runs the suite in a guest.
+/// Memory of the guest whose sandboxes need more than there is, in MiB.
+const SMALL_MIB: u32 = 512;
+
+/// Builds the module and runs the suite in guests.
 fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total) {
     let artifacts = build::all(cache, kernel);
     let Ok(artifacts) = artifacts else {
@@ -147,12 +150,36 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
     };
     total.add("module build", 1, 0);
     let name = kernel.label("suite");
-    let guest = suite(&name, kernel, filter.into_iter());
+    run_suite(
+        cache,
+        &artifacts,
+        suite(&name, kernel, filter.into_iter()),
+        total,
+    );
+    if kernel == Kernel::Stock {
+        let mut small = suite("suite-small", kernel, filter.into_iter());
+        small.args.push("--small".to_owned());
+        small.memory_mib = SMALL_MIB;
+        // Only the check at the end: the filter leaves out all that needs such a guest.
+        if matches!(declared(&small.args), Ok(1)) {
+            return;
+        }
+        run_suite(cache, &artifacts, small, total);
+    }
+}
+
+/// Runs the suite, or a part of it, in one guest.
+fn run_suite(cache: &Cache, artifacts: &Artifacts, guest: Guest<'_>, total: &mut Total) {
+    let kernel = guest.kernel;
     let declared = declared(&guest.args);
-    let what = format!("guest suite, {}", kernel.title());
-    match (guest.boot(cache, &artifacts, false), declared) {
+    let small = match guest.memory_mib == SMALL_MIB {
+        true => ", little memory",
+        false => "",
+    };
+    let what = format!("guest suite, {}{small}", kernel.title());
+    match (guest.boot(cache, artifacts, false), declared) {
         (Ok(mut outcome), Ok(declared)) => {
-            run_again(cache, &artifacts, kernel, &mut outcome);
+            run_again(cache, artifacts, &guest, &mut outcome);
             total.add(&what, outcome.passed, outcome.failed);
             println!("{what}: {}", progress::seconds(outcome.elapsed));
             let ran = outcome.passed + outcome.failed;
@@ -174,7 +201,7 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
 /// Runs tests that failed once more, in a fresh guest, where emulation may be the reason: on a busy
 /// machine a virtual processor can stand still for longer than a test allows for. What passes now
 /// is counted as passed, and named.
-fn run_again(cache: &Cache, artifacts: &Artifacts, kernel: Kernel, outcome: &mut Outcome) {
+fn run_again(cache: &Cache, artifacts: &Artifacts, first: &Guest<'_>, outcome: &mut Outcome) {
     let emulated = matches!(accel::choose(cache), Ok(Accel::Tcg));
     let all_named = outcome.failures.len() == outcome.failed as usize;
     if !emulated || !all_named || !timing_may_explain(&outcome.failures) {
@@ -183,9 +210,13 @@ fn run_again(cache: &Cache, artifacts: &Artifacts, kernel: Kernel, outcome: &mut
     let names: Vec<&str> = outcome.failures.iter().map(|f| f.test.as_str()).collect();
     let names = names.join(", ");
     println!("running again what failed, for the guest is emulated: {names}");
-    let name = format!("{}-again", kernel.label("suite"));
+    let name = format!("{}-again", first.name);
     let filters = outcome.failures.iter().map(|f| f.test.as_str());
-    let guest = suite(&name, kernel, filters);
+    let mut guest = suite(&name, first.kernel, filters);
+    guest.memory_mib = first.memory_mib;
+    if first.memory_mib == SMALL_MIB {
+        guest.args.push("--small".to_owned());
+    }
     match guest.boot(cache, artifacts, false) {
         Ok(second) if second.failed == 0 && second.passed as usize > outcome.failures.len() => {
             println!("flaky: {names} failed, and passed when run again");

@@ -12,7 +12,7 @@ use anyhow::{bail, Context, Result};
 /// Where cgroup v2 is mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Parent of every cgroup of a run.
-const PARENT: &str = "agentzip-run";
+pub const PARENT: &str = "agentzip-run";
 /// What one write to memory.reclaim asks for, in bytes.
 const SLICE: u64 = 8 << 20;
 /// A slice that freed less than this many bytes gained nothing.

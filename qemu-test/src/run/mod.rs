@@ -2,14 +2,14 @@
 //! The scenario runner, and the demo made of three of its runs.
 
 mod backend;
-mod cgroup;
+pub mod cgroup;
 mod memory;
 mod pages;
 mod report;
 mod saved;
 mod scenario;
 mod waiting;
-mod zygote;
+pub mod zygote;
 
 use std::path::{Path, PathBuf};
 

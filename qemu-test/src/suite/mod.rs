@@ -8,6 +8,7 @@
 
 mod abi;
 mod attach;
+mod daemon;
 mod dictionary;
 mod fixture;
 mod group;
@@ -46,6 +47,9 @@ pub struct Args {
     /// This is the debug kernel, and all its checkers must be at work.
     #[arg(long)]
     debug: bool,
+    /// This guest has little memory: only the tests that need that.
+    #[arg(long, conflicts_with = "debug")]
+    small: bool,
     /// Only run tests whose name contains this; may be given several times.
     #[arg(long)]
     filter: Vec<String>,
@@ -57,7 +61,10 @@ pub struct Args {
 /// enabled since the boot.
 ///
 /// Those at the end need the debug kernel.
-fn table(debug: bool) -> Vec<Test> {
+fn table(args: &Args) -> Vec<Test> {
+    if args.small {
+        return daemon::storm::TESTS.to_vec();
+    }
     let mut tests = [
         large::TESTS,
         abi::TESTS,
@@ -75,18 +82,20 @@ fn table(debug: bool) -> Vec<Test> {
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
+        daemon::TESTS,
         inject_sites::LISTS,
     ]
     .concat();
-    if debug {
-        tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat());
+    match args.debug {
+        true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
+        false => tests.extend(daemon::STOCK),
     }
     tests
 }
 
 /// Runs the suite.
 pub fn main(args: Args) -> Result<Tally> {
-    let tests: Vec<Test> = table(args.debug)
+    let tests: Vec<Test> = table(&args)
         .into_iter()
         .filter(|test| args.filter.is_empty() || args.filter.iter().any(|f| test.name.contains(f)))
         .collect();

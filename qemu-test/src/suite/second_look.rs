@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use agentzip_uapi::Phase;
 use anyhow::{ensure, Context, Result};
 
-use super::fixture::module::{self, Counters};
+use super::fixture::module::{self, Counters, SecondLook};
 use super::fixture::page::{Kind, Spec};
 use super::fixture::puppet::{Family, Puppet, Region};
 use super::fixture::{clean_module, host, page_out, Ctx, Sandbox, Template};
@@ -38,23 +38,6 @@ pub const TESTS: &[Test] = &[
 
 /// Fresh pages of each member.
 const PAGES: usize = 256;
-
-/// Switches the second look off again, whatever happens.
-struct On;
-
-impl On {
-    fn switch() -> Result<On> {
-        module::set_second_look(true).context("switch the second look on")?;
-        Ok(On)
-    }
-}
-
-impl Drop for On {
-    fn drop(&mut self) {
-        // The module may be gone.
-        let _ = module::set_second_look(false);
-    }
-}
 
 /// A sandbox with a process that has fresh pages.
 struct Member {
@@ -150,7 +133,7 @@ fn makes_entries_smaller(ctx: &mut Ctx) -> Result<()> {
     // What reclaim makes of it, while nobody looks at it again.
     maker.tell(Phase::Running)?;
     user.tell(Phase::Running)?;
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     maker.write(fresh)?;
     user.write(|page| changed(page, 0))?;
     let hurried = user.number("arena_bytes")?;
@@ -210,7 +193,7 @@ fn only_while_the_agent_waits(ctx: &mut Ctx) -> Result<()> {
     ctx.swap()?;
     let mut template = ctx.template(16)?;
     let mut member = Member::start(ctx, "member", &mut template)?;
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     for phase in [Phase::Running, Phase::Resuming] {
         member.tell(phase)?;
         member.write(fresh)?;
@@ -258,7 +241,7 @@ fn switched_off(ctx: &mut Ctx) -> Result<()> {
     );
     // Nobody has told a phase: it is looked at at any time.
     {
-        let _on = On::switch()?;
+        let _on = SecondLook::on()?;
         member.write(|page| changed(page, 1))?;
         member.wait_done()?;
         ensure!(
@@ -293,7 +276,7 @@ fn within_its_share_of_the_time(ctx: &mut Ctx) -> Result<()> {
     ctx.swap()?;
     let mut template = ctx.template(16)?;
     let mut member = Member::start(ctx, "member", &mut template)?;
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     let mut round = 0;
     let mut looked = |percent: u64, passes: u32| -> Result<(f64, f64)> {
         let _share = Share::of(percent)?;
@@ -351,7 +334,7 @@ fn with_the_sandboxes_level(ctx: &mut Ctx) -> Result<()> {
         let result = std::fs::write(&file, wrong);
         module::expect_errno(wrong, result, &[libc::EINVAL])?;
     }
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     let mut bytes = Vec::new();
     for level in ["3", "6"] {
         host::write(&file, level)?;
@@ -376,7 +359,7 @@ fn against_everything(ctx: &mut Ctx) -> Result<()> {
     for n in 0..3 {
         members.push(Member::start(ctx, &format!("member{n}"), &mut template)?);
     }
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     let before = Counters::global()?;
     let end = Instant::now() + Duration::from_secs(20);
     let mut round = 0;
@@ -427,7 +410,7 @@ fn against_the_end_of_sandboxes(ctx: &mut Ctx) -> Result<()> {
     ctx.swap()?;
     let mut template = ctx.template(16)?;
     let mut stays = Member::start(ctx, "stays", &mut template)?;
-    let _on = On::switch()?;
+    let _on = SecondLook::on()?;
     stays.write(fresh)?;
     let before = Counters::global()?;
     for n in 0..8u32 {
@@ -459,7 +442,7 @@ fn unload_during_it(ctx: &mut Ctx) -> Result<()> {
     for round in 0..3 {
         let mut template = ctx.template(16)?;
         let mut member = Member::start(ctx, "member", &mut template)?;
-        let on = On::switch()?;
+        let on = SecondLook::on()?;
         // Once during a pause.
         let _share = Share::of([100, 1, 50][round])?;
         member.write(fresh)?;

@@ -126,6 +126,14 @@ pub fn die_with_parent() -> io::Result<()> {
     .map(drop)
 }
 
+/// A program that is started dies with the thread that starts it.
+pub fn program_dies_with_us(command: &mut std::process::Command) {
+    // SAFETY: between fork and exec only prctl(2) is called, which allocates nothing.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, die_with_parent);
+    }
+}
+
 /// Closes all descriptors but these and the standard ones.
 ///
 /// Only for a forked child that never returns to code that owns one of the others.

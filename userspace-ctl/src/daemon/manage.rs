@@ -330,9 +330,7 @@ impl Daemon {
                     profile,
                     known: None,
                 });
-                if self.young {
-                    self.was_taken(id);
-                }
+                self.was_taken(id);
                 self.still_quiesced(id);
             }
             true => self.feed(Input::Profile(id, profile)),

@@ -427,7 +427,8 @@ impl Daemon {
                 "its settings take effect with a restart of the daemon only",
             ));
         }
-        if config.watch != old.watch {
+        let moved = config.watch != old.watch;
+        if moved {
             self.watcher = Watcher::new(self.mount.clone(), &config.watch)?;
         }
         self.authority = authority;

@@ -36,6 +36,8 @@ pub struct Guest<'a> {
     pub silence: Duration,
     /// The kernel that it runs.
     pub kernel: Kernel,
+    /// Its memory, in MiB.
+    pub memory_mib: u32,
 }
 
 /// How a guest ended, when nothing went wrong with the guest itself.
@@ -73,6 +75,7 @@ impl Guest<'_> {
             limit: Duration::from_secs(15 * 60),
             silence: Duration::from_secs(180),
             kernel: Kernel::Stock,
+            memory_mib: 3072,
         }
     }
 
@@ -120,7 +123,14 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let log = dir.with_extension("log");
         let mut console = Console::create(&dir, &log, show_all)?;
-        let mut command = qemu::command(cache, self.kernel, accel, &disks, &self.cmdline(accel));
+        let mut command = qemu::command(
+            cache,
+            self.kernel,
+            self.memory_mib,
+            accel,
+            &disks,
+            &self.cmdline(accel),
+        );
         qemu::serial_files(&mut command, &console);
         let start = Instant::now();
         let mut child = qemu::spawn(command, &log)?;
@@ -163,7 +173,14 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let accel = accel::choose(cache)?;
         let kernel_log = dir.with_extension("log");
-        let mut command = qemu::command(cache, self.kernel, accel, &disks, &self.cmdline(accel));
+        let mut command = qemu::command(
+            cache,
+            self.kernel,
+            self.memory_mib,
+            accel,
+            &disks,
+            &self.cmdline(accel),
+        );
         qemu::serial_terminal(&mut command, &kernel_log);
         println!(
             "kernel log: {}; leave with `exit`, or Ctrl-A X to kill the guest",

@@ -13,8 +13,6 @@ use super::payload::Disks;
 use crate::kernel::Kernel;
 use crate::setup::Cache;
 
-/// Memory of the guest.
-const MEMORY: &str = "3G";
 /// Processors of the guest.
 const CPUS: &str = "2";
 
@@ -22,13 +20,15 @@ const CPUS: &str = "2";
 pub fn command(
     cache: &Cache,
     kernel: Kernel,
+    memory_mib: u32,
     accel: Accel,
     disks: &Disks,
     cmdline: &str,
 ) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     command
-        .args(["-M", "q35", "-smp", CPUS, "-m", MEMORY])
+        .args(["-M", "q35", "-smp", CPUS])
+        .args(["-m".to_owned(), format!("{memory_mib}M")])
         .args([
             "-nodefaults",
             "-no-user-config",
