@@ -14,8 +14,9 @@
 //! - change = fall of MemAvailable, minus the rise of page tables. Page caches are dropped before
 //!   each reading, so that what MemAvailable estimates about them is the same on both sides.
 //! - Free pages parked in the per-CPU lists are added to MemAvailable, which leaves them out.
-//! - Not taken out, though not owned memory: kernel stacks, processes' other slab objects, and the
-//!   few pages the zygote itself copied after a fork. They are printed beside the result.
+//! - Not taken out, though not owned memory: kernel stacks, processes' other slab objects, the
+//!   few pages the zygote itself copied after a fork, and the daemon's own memory. They are printed
+//!   beside the result.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -190,13 +191,15 @@ impl Machine {
 
 /// Takes a sample of `sandboxes`, given what the compressing side occupies.
 ///
-/// `template` is the change of the zygote's and holder's anonymous memory since the baseline.
+/// `template` is the change of the zygote's and holder's anonymous memory since the baseline, `daemon`
+/// the daemon's.
 pub fn sample(
     base: &Machine,
     now: &Machine,
     sandboxes: &[Cgroup],
     store: Store,
     template: i64,
+    daemon: i64,
 ) -> Result<Sample> {
     let in_slab = signed(store.in_slab);
     let mut sample = Sample {
@@ -225,6 +228,7 @@ pub fn sample(
         ("other_slab", rise(|m| m.slab_unreclaimable) - in_slab),
         ("percpu", rise(|m| m.percpu)),
         ("zygote_anonymous", template),
+        ("daemon_anonymous", daemon),
     ]);
     Ok(sample)
 }
