@@ -40,6 +40,10 @@ pub struct Directory {
 pub struct Ownership {
     /// User id of the owner.
     pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
     /// Others than the owner may write, and so set xattrs.
     pub shared: bool,
 }
@@ -184,6 +188,8 @@ impl Directory {
         let stat = fs::fstat(&self.fd)?;
         Ok(Ownership {
             uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
             shared: stat.st_mode & 0o022 != 0,
         })
     }

@@ -33,10 +33,16 @@ fn wait(server: &Server) -> bool {
 
 impl Running {
     fn start(max_clients: usize) -> Running {
+        Running::with_mode(max_clients, 0o600)
+    }
+
+    fn with_mode(max_clients: usize, mode: u32) -> Running {
         let dir = tempfile::tempdir().unwrap();
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), all).unwrap();
         let settings = Settings {
             path: dir.path().join("socket"),
-            mode: 0o600,
+            mode,
             group: None,
             max_clients,
         };
@@ -347,12 +353,7 @@ fn subscribers() {
 #[test]
 fn the_number_of_clients_is_bounded() {
     let server = Running::start(16);
-    let own = server
-        .dir
-        .path()
-        .metadata()
-        .map(|m| std::os::unix::fs::MetadataExt::uid(&m))
-        .unwrap();
+    let own = own_uid(&server);
     let most = if own == 0 { 16 } else { 4 };
     let mut peers: Vec<Peer> = (0..most).map(|_| server.connect()).collect();
     for peer in &mut peers {
@@ -412,4 +413,147 @@ fn process_ticks() -> u64 {
             .unwrap()
     };
     field(11) + field(12)
+}
+
+/// Runs something in a thread of another user.
+fn as_user<T: Send + 'static>(uid: u32, what: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        // SAFETY: The system call takes three numbers. Unlike libc's function it changes this thread only,
+        // which ends here.
+        let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+        assert_eq!(result, 0);
+        what()
+    });
+    thread.join().unwrap()
+}
+
+/// The kernel says who connects. Needs root, to be several users; as another user it shows the bound for one only, in
+/// `the_number_of_clients_is_bounded`.
+#[test]
+fn users_are_told_apart() {
+    const USER: u32 = 123_456;
+    let server = Running::with_mode(16, 0o666);
+    if own_uid(&server) != 0 {
+        eprintln!("not tested: we are not root");
+        return;
+    }
+    let path = server.dir.path().join("socket");
+    let mut root = server.connect();
+    assert_eq!(root.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
+    let connect = path.clone();
+    let streams = as_user(USER, move || {
+        let streams: Vec<UnixStream> = (0..5)
+            .map(|_| UnixStream::connect(&connect).unwrap())
+            .collect();
+        streams
+    });
+    let mut users: Vec<Peer> = streams
+        .into_iter()
+        .map(|s| Peer(BufReader::new(s)))
+        .collect();
+    // A quarter of the clients for one user.
+    assert!(users
+        .pop()
+        .unwrap()
+        .rest()
+        .contains("too many clients of this user"));
+    // Who connected counts, not who writes.
+    let user = &mut users[0];
+    assert_eq!(user.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
+    assert_eq!(root.ask(HINT), "{\"ok\":true}");
+    assert!(
+        root.line().contains("\"cgroup\":\"/a\""),
+        "root sees its own"
+    );
+    assert_eq!(user.ask(&HINT.replace("/a", "/user")), "{\"ok\":true}");
+    assert!(
+        root.line().contains("\"cgroup\":\"/user\""),
+        "root sees others'"
+    );
+    // The first event that it sees is its own: root's was not for it.
+    assert!(user.line().contains("\"cgroup\":\"/user\""));
+    server.stop();
+    let server = Running::start(16);
+    let path = server.dir.path().join("socket");
+    let refused = as_user(USER, move || UnixStream::connect(path).unwrap_err().kind());
+    assert_eq!(refused, std::io::ErrorKind::PermissionDenied);
+    server.stop();
+}
+
+fn own_uid(server: &Running) -> u32 {
+    std::os::unix::fs::MetadataExt::uid(&server.dir.path().metadata().unwrap())
+}
+
+/// The part of `out_of_file_descriptors` that runs in a process of its own, for it sets a limit.
+#[test]
+fn part_that_runs_out() {
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    let Ok(dir) = std::env::var("AGENTZIP_TEST_RUNS_OUT") else {
+        return;
+    };
+    let settings = Settings {
+        path: std::path::Path::new(&dir).join("socket"),
+        ..Settings::default()
+    };
+    let mut server = Server::new(&settings).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&settings.path).unwrap();
+    let connect = |peer: &std::os::fd::OwnedFd| rustix::net::connect(peer, &address).unwrap();
+    let socket = || {
+        use rustix::net::{socket, AddressFamily, SocketType};
+        socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap()
+    };
+    let peers = [socket(), socket()];
+    let before = getrlimit(Resource::Nofile);
+    // Every number below is in use from here on.
+    let next = std::os::fd::AsRawFd::as_raw_fd(&std::fs::File::open("/dev/null").unwrap());
+    let limit = |most: u64| {
+        setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(most),
+                ..before
+            },
+        )
+        .unwrap();
+    };
+    limit(next as u64);
+    connect(&peers[0]);
+    assert!(wait(&server));
+    server.turn().unwrap();
+    assert_eq!(
+        (server.counters().turned_away, server.counters().accepted),
+        (1, 0)
+    );
+    // Not even the spare one: there is a pause, not a loop, and then all is well.
+    limit(3);
+    connect(&peers[1]);
+    assert!(wait(&server));
+    server.turn().unwrap();
+    assert!(!wait(&server));
+    limit(before.current.unwrap_or(1024));
+    while server.counters().accepted == 0 {
+        if wait(&server) {
+            server.turn().unwrap();
+        }
+    }
+    assert_eq!(server.counters().turned_away, 1);
+    println!("\nall is well");
+}
+
+#[test]
+fn out_of_file_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "part_that_runs_out",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("AGENTZIP_TEST_RUNS_OUT", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("all is well"), "{text}{errors}");
 }

@@ -18,6 +18,30 @@ struct Fixture {
     watcher: Watcher,
 }
 
+/// A folder for trees; below $AGENTZIP_WATCH_DIR if that is set, which may be of cgroup v2.
+fn folder() -> tempfile::TempDir {
+    let base = std::env::var_os("AGENTZIP_WATCH_DIR");
+    let base = base.unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    tempfile::tempdir_in(base).unwrap()
+}
+
+/// Removes directories as those of cgroups are: their files go with them.
+fn remove_tree(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(path);
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        // What is no directory, the folder's own end removes.
+        remove_tree(self.dir.path());
+    }
+}
+
 /// A change as one line.
 fn line(change: &Change) -> String {
     match change {
@@ -67,7 +91,7 @@ fn own_uid(path: &Path) -> u32 {
 impl Fixture {
     /// Watches `tree`, with entries that grant us everything in domain `d` unless we are root.
     fn new(change: impl FnOnce(&mut WatchSettings)) -> Fixture {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let dir = folder();
         std::fs::create_dir(dir.path().join("tree")).unwrap();
         Fixture::over(dir, change)
     }
@@ -171,6 +195,15 @@ fn a_life_by_xattr() {
         changed.len() == 1 && changed[0].starts_with("attributes"),
         "{changed:?}"
     );
+    // Nor is something that is not ours.
+    setxattr(f.path("sb"), "user.other", b"1", XattrFlags::empty()).unwrap();
+    assert!(f.read().is_empty());
+    for mode in [0o700, 0o755] {
+        std::fs::set_permissions(f.path("sb"), PermissionsExt::from_mode(mode)).unwrap();
+        assert!(f.read().is_empty());
+    }
+    removexattr(f.path("sb"), "user.other").unwrap();
+    assert!(f.read().is_empty());
     f.set("sb", "phase", "first-token\n");
     assert_eq!(f.read(), ["phase /tree/sb first-token"]);
     removexattr(f.path("sb"), NAMES[0]).unwrap();
@@ -184,7 +217,7 @@ fn a_life_by_xattr() {
 
 #[test]
 fn what_is_there_at_the_beginning_is_found_and_standing() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = folder();
     std::fs::create_dir_all(dir.path().join("tree/a/b/c")).unwrap();
     let mut f = Fixture::over(dir, |_| {});
     f.set("a/b/c", "template", "t");
@@ -221,7 +254,7 @@ fn a_whole_path_made_at_once_is_seen() {
                 .count(),
             1
         );
-        std::fs::remove_dir_all(f.path(&format!("x{round}"))).unwrap();
+        remove_tree(&f.path(&format!("x{round}")));
         assert_eq!(f.read(), [format!("removed /tree/{name} Gone")]);
     }
     assert_eq!(f.watcher.size(), (1, 1));
@@ -459,15 +492,38 @@ fn a_tree_that_comes_and_goes() {
     assert!(f.watcher.misses_trees());
     let again = f.watcher.seek_trees(&f.authority);
     assert!(again.is_empty(), "said once: {again:?}");
-    f.mkdir("sb");
-    f.set("sb", "template", "t");
+    // It is seen as it comes, and goes, and comes again, among others beside it.
+    for _ in 0..3 {
+        f.mkdir("sb");
+        f.mkdir("../beside");
+        f.set("sb", "template", "t");
+        let found = f.read();
+        assert!(found[0].starts_with("appeared /tree/sb "), "{found:?}");
+        assert_eq!(found.len(), 1);
+        assert!(!f.watcher.misses_trees());
+        remove_tree(&f.path(""));
+        remove_tree(&f.path("../beside"));
+        assert_eq!(f.read()[0], "removed /tree/sb Gone");
+        assert!(f.watcher.misses_trees());
+        assert_eq!(f.watcher.size(), (0, 0));
+    }
+}
+
+/// Where the directory above is not there either, it is sought.
+#[test]
+fn a_tree_whose_parent_comes() {
+    let mut f =
+        Fixture::new(|settings| settings.trees = vec!["/up/tree".into(), "/up/other".into()]);
+    assert_eq!(f.rescan().len(), 2);
+    f.mkdir("../up/tree/sb");
+    f.set("../up/tree/sb", "phase", "idle");
+    assert!(f.read().is_empty());
     let found = lines(&f.watcher.seek_trees(&f.authority));
-    assert!(found[0].starts_with("appeared /tree/sb "), "{found:?}");
+    assert_eq!(found, ["phase /up/tree/sb idle standing"]);
+    f.mkdir("../up/other/sb");
+    f.set("../up/other/sb", "phase", "done");
+    assert_eq!(f.read(), ["phase /up/other/sb done"]);
     assert!(!f.watcher.misses_trees());
-    std::fs::remove_dir_all(f.path("")).unwrap();
-    assert_eq!(f.read(), ["removed /tree/sb Gone"]);
-    assert!(f.watcher.misses_trees());
-    assert_eq!(f.watcher.size(), (0, 0));
 }
 
 #[test]
@@ -495,7 +551,7 @@ fn a_tree_in_motion_ends_in_its_state() {
             let _ = setxattr(&inner, NAMES[0], b"t", XattrFlags::empty());
             let _ = setxattr(&inner, NAMES[4], b"idle", XattrFlags::empty());
             if round % 5 == 0 {
-                let _ = std::fs::remove_dir_all(base.join(format!("o{}", (round + 3) % 7)));
+                remove_tree(&base.join(format!("o{}", (round + 3) % 7)));
             }
         }
         flag.store(true, std::sync::atomic::Ordering::Release);
@@ -518,7 +574,14 @@ fn a_tree_in_motion_ends_in_its_state() {
     mover.join().unwrap();
     let mut expected = std::collections::BTreeSet::new();
     for outer in std::fs::read_dir(f.path("")).unwrap().flatten() {
-        for inner in std::fs::read_dir(outer.path()).unwrap().flatten() {
+        for inner in std::fs::read_dir(outer.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if !inner.path().is_dir() {
+                continue;
+            }
             let inside = inner.path();
             let inside = inside.strip_prefix(f.dir.path()).unwrap();
             expected.insert(format!("/{}", inside.display()));

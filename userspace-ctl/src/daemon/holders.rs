@@ -79,6 +79,17 @@ impl Holders {
     }
 }
 
+/// Gives back what a daemon that is gone held, if it did. Returns what went wrong.
+pub fn free_left(mount: &Mount, directory: &Directory) -> Option<String> {
+    let before = mark::read(directory, mark::SWAP_MAX)?;
+    let file = swap_max(mount, directory);
+    if let Err(error) = write_text(&file, &before) {
+        return Some(format!("holder {}: {error}", directory.name()));
+    }
+    mark::remove(directory, mark::SWAP_MAX);
+    None
+}
+
 fn swap_max(mount: &Mount, directory: &Directory) -> PathBuf {
     mount
         .path()

@@ -10,7 +10,7 @@ use tracing::{debug, info};
 
 use super::clerk::Order;
 use super::entry::{Attachment, Entry};
-use super::{mark, Daemon};
+use super::{holders, mark, Daemon};
 use crate::attributes::Attributes;
 use crate::authority::Uid;
 use crate::cgroup::Cgroup;
@@ -73,7 +73,7 @@ impl Daemon {
         entry.attachment = Attachment::Done;
         let (profile, _) = entry.profile();
         debug!(cgroup = entry.name(), phase = told.phase, "adopted");
-        self.keep(id, entry);
+        self.entries.insert(id, entry);
         let known = Phase::from_name(&told.phase).or(Some(Phase::Running));
         self.feed(Input::Appeared { id, profile, known });
         self.still_quiesced(id);
@@ -87,16 +87,29 @@ impl Daemon {
         }
     }
 
-    /// Keeps an entry; lets it go on if a daemon that was killed held it.
-    fn keep(&mut self, id: Id, entry: Entry) {
-        let directory = entry.directory.clone();
-        self.entries.insert(id, entry);
-        if mark::read(&directory, mark::HELD).is_some() {
-            info!(
-                cgroup = directory.name(),
-                "was held by a daemon that is gone: goes on"
-            );
-            self.thaw_directory(id, &directory);
+    /// Undoes what a daemon that was killed left behind, wherever it is in the tree: what it froze goes
+    /// on, and holders that are none any more get their swap back.
+    pub(super) fn free_what_was_left(&mut self) {
+        for (id, cgroup) in self.hierarchy.by_id().unwrap_or_default() {
+            if !mark::is_any(cgroup.path()) {
+                continue;
+            }
+            let Ok(directory) = self.mount.directory(cgroup.path()) else {
+                continue;
+            };
+            if mark::read(&directory, mark::HELD).is_some() {
+                info!(
+                    cgroup = cgroup.name(),
+                    "was held by a daemon that is gone: goes on"
+                );
+                self.thaw_directory(id, &directory);
+            }
+            let holders = &self.governor.config().holders;
+            if !holders.iter().any(|holder| holder == cgroup.path()) {
+                if let Some(problem) = holders::free_left(&self.mount, &directory) {
+                    self.warn("holder", &problem);
+                }
+            }
         }
     }
 
@@ -193,7 +206,7 @@ impl Daemon {
         let known = self.entries.contains_key(&id);
         if !known {
             let entry = Entry::new(directory, owner, attributes.clone(), source);
-            self.keep(id, entry);
+            self.entries.insert(id, entry);
         }
         let Some(entry) = self.entries.get_mut(&id) else {
             return;

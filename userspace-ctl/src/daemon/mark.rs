@@ -5,8 +5,9 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
+use std::path::Path;
 
-use rustix::fs::{fgetxattr, fremovexattr, fsetxattr, XattrFlags};
+use rustix::fs::{fgetxattr, fremovexattr, fsetxattr, lgetxattr, XattrFlags};
 use rustix::io::Errno;
 
 /// The daemon froze this cgroup, and has to let it go on.
@@ -18,6 +19,13 @@ pub const SWAP_MAX: &CStr = c"trusted.agentzip.swap_max";
 
 /// Longest value.
 const LONGEST: usize = 64;
+
+/// Whether the directory at a path has a note of a daemon that may be gone.
+pub fn is_any(path: &Path) -> bool {
+    [HELD, SWAP_MAX]
+        .into_iter()
+        .any(|name| lgetxattr(path, name, &mut [0; LONGEST]).is_ok())
+}
 
 /// Reads a note; `None` when there is none.
 pub fn read(directory: impl AsFd, name: &CStr) -> Option<String> {

@@ -180,6 +180,7 @@ impl Daemon {
     fn begin(&mut self) {
         self.second_look = self.sysfs.second_look_percent().ok();
         self.read_memory();
+        self.free_what_was_left();
         self.adopt_all();
         self.look_at_trees(true);
         self.apply_settings();
@@ -233,7 +234,6 @@ impl Daemon {
     fn wait_and_work(&mut self) -> Result<()> {
         loop {
             let ready = self.wait()?;
-            self.refresh_memory();
             // Hints first: what they stop is to stop at once.
             if ready.watcher {
                 self.read_changes();
@@ -241,6 +241,8 @@ impl Daemon {
             if ready.server {
                 self.serve();
             }
+            // Before anything else is decided; a hint that came has seen to that by itself.
+            self.refresh_memory();
             for id in ready.jobs {
                 self.job_ended(id);
             }
@@ -332,6 +334,7 @@ impl Daemon {
         }
     }
 
+    /// Reads the host's memory again unless it was read a moment ago.
     fn refresh_memory(&mut self) {
         let now = self.now();
         if self

@@ -357,6 +357,7 @@ impl Daemon {
 
     /// A hint came in by some way.
     pub(super) fn hint(&mut self, id: Id, hint: crate::hint::Hint, source: Source) {
+        self.refresh_memory();
         self.feed(Input::Hint(id, hint.clone()));
         if let Some(entry) = self.entries.get(&id) {
             let (owner, cgroup) = (entry.owner, entry.name());

@@ -56,6 +56,12 @@ impl Pace {
         Duration::from_nanos((self.cpu * bytes as f64) as u64)
     }
 
+    /// Time that so many bytes will take.
+    fn elapsed(&self, bytes: u64) -> Duration {
+        // Rounded up, so that [`Pace::bytes`] of it is as much.
+        Duration::from_nanos((self.elapsed * bytes as f64) as u64 + 1)
+    }
+
     /// The bytes that can be taken in this time.
     fn bytes(&self, time: Duration) -> u64 {
         (time.as_nanos() as f64 / self.elapsed) as u64
@@ -128,7 +134,7 @@ impl Governor {
     /// Starts what may be started.
     pub(super) fn start_jobs(&mut self, now: Time) {
         while !self.ring.is_empty() && self.may_start() {
-            let (sandboxes, pace) = (&self.sandboxes, &self.pace);
+            let (sandboxes, orphans, pace) = (&self.sandboxes, &self.orphans, &self.pace);
             let full = self.swap_is_full();
             let weight = |id| {
                 let score = sandboxes.get(&id).map_or(0.0, |sandbox| sandbox.score);
@@ -136,7 +142,8 @@ impl Governor {
             };
             let turn = |id| match sandboxes.get(&id) {
                 Some(sandbox) if sandbox.want.is_some() && !sandbox.quiesced => {
-                    if full || sandbox.pauses(now) {
+                    let rests = sandbox.pauses(now) || !sandbox.turns.has_any(now);
+                    if full || rests || orphans.contains_key(&id) {
                         return Turn::Skip;
                     }
                     // It has to pay before the wait is over: half of what is left for taking.
@@ -179,11 +186,13 @@ impl Governor {
 
     pub(super) fn job_done(&mut self, id: Id, done: Done, now: Time) {
         self.pace.learn(&done);
+        if let Some(job) = self.orphans.remove(&id) {
+            // Of a sandbox that is gone; one that came since in the same cgroup had to wait for this.
+            self.jobs -= 1;
+            self.budget.settle(job.estimate, done.cpu);
+            return;
+        }
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
-            if let Some(job) = self.orphans.remove(&id) {
-                self.jobs -= 1;
-                self.budget.settle(job.estimate, done.cpu);
-            }
             return;
         };
         let Some(job) = sandbox.job.take() else {
@@ -236,10 +245,35 @@ impl Governor {
         }
     }
 
-    /// When a job may begin that waits for CPU time only.
-    pub(super) fn jobs_timer(&self) -> Option<Time> {
+    /// When a job may begin that waits for nothing but time.
+    pub(super) fn jobs_timer(&self, now: Time) -> Option<Time> {
         let workers = self.config.schedule.compress_workers.get() as usize;
-        let waits = !self.ring.is_empty() && self.jobs < workers && !self.budget.is_open();
-        waits.then(|| self.budget.opens_at())
+        if self.ring.is_empty() || self.jobs >= workers {
+            return None;
+        }
+        if !self.budget.is_open() {
+            return Some(self.budget.opens_at());
+        }
+        let ready = self.ring.ids().filter_map(|id| self.ready_at(id, now));
+        // Who is ready now waits for something else.
+        ready.filter(|at| *at > now).min()
+    }
+
+    /// From when on a job of this sandbox may begin, as far as the clock decides.
+    fn ready_at(&self, id: Id, now: Time) -> Option<Time> {
+        let sandbox = self.sandboxes.get(&id)?;
+        let mut at = sandbox.turns.next(now);
+        if sandbox.pauses(now) {
+            at = at.max(sandbox.pause?.0);
+        }
+        let least = self.pace.elapsed(LEAST).saturating_mul(2);
+        if sandbox
+            .machine
+            .remaining(now)
+            .is_some_and(|left| left < least)
+        {
+            at = at.max(sandbox.machine.remains_at(least)?);
+        }
+        Some(at)
     }
 }

@@ -9,6 +9,8 @@
 
 mod answer;
 mod compress;
+#[cfg(test)]
+mod random;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -290,7 +292,7 @@ impl Governor {
             // Memory may be freed by anyone at any time.
             (self.admission.held() > 0).then(|| now.saturating_add(self.scaled(wake::REVIEW))),
             self.restores.timer(&self.budget, self.restore_timeout()),
-            self.jobs_timer(),
+            self.jobs_timer(now),
         ]
         .into_iter()
         .flatten()

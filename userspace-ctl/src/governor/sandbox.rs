@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::config::{Config, Weights};
 use crate::lifecycle::{Machine, Time};
+use crate::schedule::allowance::Allowance;
 use crate::schedule::score::Access;
 
 /// What a sandbox is weighed by.
@@ -108,6 +109,8 @@ pub(super) struct Sandbox {
     /// Bytes that were taken since it last woke: what it needs when it wakes.
     pub taken: u64,
     pub access: Access,
+    /// Turns that it may take.
+    pub turns: Allowance,
     /// `memory.current`, as of the last sample.
     pub current: u64,
     /// The least of it since the sandbox was compressed.
@@ -140,6 +143,7 @@ impl Sandbox {
             job: None,
             taken: 0,
             access: Access::new(now),
+            turns: Allowance::new(now),
             current: 0,
             low: u64::MAX,
             cpu_usec: None,

@@ -159,6 +159,16 @@ fn nothing_begins_that_the_wait_cannot_finish() {
     desk.sandbox(1, Profile::Interactive);
     // 1 MiB takes 2.6 ms: worth it from twice that on.
     assert_eq!(Desk::starts(&desk.hint(1, "llm-wait;expect=5")), []);
+    // Unless it is late: then it is likely to go on.
+    let timer = desk.governor.next_timer(desk.now).unwrap();
+    assert!(
+        (5..60).contains(&(timer - desk.now).as_millis()),
+        "{timer:?}"
+    );
+    let before = std::mem::replace(&mut desk.now, timer);
+    assert_eq!(Desk::starts(&desk.on(Input::Clock)).len(), 1);
+    desk.now = before;
+    desk.dry(1);
     let effects = desk.hint(1, "llm-wait;expect=20");
     let starts = Desk::starts(&effects);
     assert_eq!(starts.len(), 1);
@@ -563,4 +573,125 @@ fn admission_of_new_sandboxes() {
     assert!(matches!(desk.governor.admit(90 * GIB), Admit::No { .. }));
     let new = Governor::new(Config::default(), 2, Duration::ZERO);
     assert!(matches!(new.admit(1), Admit::Wait { .. }));
+}
+
+/// 1: all the same.
+fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|v| v * v).sum();
+    sum * sum / (values.len() as f64 * squares)
+}
+
+/// Runs jobs that are asked for, each at this speed (bytes and CPU time a millisecond), for so long; returns
+/// what was taken from each, and the CPU time.
+fn run_jobs(
+    desk: &mut Desk,
+    time: Duration,
+    each_ms: u64,
+    cpu_part: f64,
+) -> (BTreeMap<Id, f64>, Duration) {
+    let mut running: Vec<(Time, Id, u64)> = Vec::new();
+    let mut taken = BTreeMap::new();
+    let mut cpu = Duration::ZERO;
+    let end = desk.now + time;
+    let mut effects = std::mem::take(&mut desk.all);
+    while desk.now < end {
+        for (id, bytes, _) in Desk::starts(&effects) {
+            running.push((desk.now + Duration::from_millis(bytes / each_ms), id, bytes));
+        }
+        running.sort();
+        let timer = desk.governor.next_timer(desk.now);
+        match running.first().copied() {
+            Some((at, id, bytes)) if timer.is_none_or(|timer| at <= timer) => {
+                running.remove(0);
+                desk.now = desk.now.max(at);
+                let elapsed = Duration::from_millis(bytes / each_ms);
+                let used = elapsed.mul_f64(cpu_part);
+                cpu += used;
+                *taken.entry(id).or_insert(0.0) += bytes as f64;
+                effects = desk.on(Input::JobDone(
+                    id,
+                    Done {
+                        reclaimed: bytes,
+                        cpu: used,
+                        elapsed,
+                        ..Done::default()
+                    },
+                ));
+            }
+            _ => {
+                desk.now = desk.now.max(timer.unwrap_or(end)).min(end);
+                effects = desk.on(Input::Clock);
+            }
+        }
+    }
+    (taken, cpu)
+}
+
+#[test]
+fn eight_that_wait_together_get_the_same() {
+    let mut desk = Desk::new();
+    for id in 1..=8 {
+        let profile = if id % 2 == 0 {
+            Profile::Batch
+        } else {
+            Profile::Interactive
+        };
+        desk.sandbox(id, profile);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    // In the middle of it, and with scores that differ.
+    let (taken, _) = run_jobs(&mut desk, Duration::from_secs(5), 400 << 10, 0.9);
+    let shares: Vec<f64> = taken.values().copied().collect();
+    assert_eq!(shares.len(), 8);
+    assert!(jain(&shares) >= 0.95, "{shares:?}");
+}
+
+#[test]
+fn the_budget_is_held_and_used() {
+    for (each_ms, cpu_part) in [(400 << 10, 0.9), (50 << 10, 1.0), (2 << 20, 0.3)] {
+        let mut desk = Desk::new();
+        for id in 1..=8 {
+            desk.sandbox(id, Profile::Batch);
+            desk.hint(id, "llm-wait;expect=80000000");
+        }
+        let time = Duration::from_secs(60);
+        let (_, cpu) = run_jobs(&mut desk, time, each_ms, cpu_part);
+        // A quarter of two processors, unless two workers cannot use as much.
+        let allowed = time.mul_f64(0.5).min(time.mul_f64(2.0 * cpu_part));
+        let part = cpu.as_secs_f64() / allowed.as_secs_f64();
+        assert!((0.9..=1.1).contains(&part), "{part} at {each_ms}");
+    }
+}
+
+#[test]
+fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    for _ in 0..1000 {
+        desk.now += Duration::from_millis(1);
+        desk.hint(1, "llm-wait;expect=60000");
+        desk.hint(1, "first-token");
+        desk.done(1, MIB);
+        desk.on(Input::Restored(1, Duration::ZERO));
+    }
+    assert!(Desk::starts(&desk.all).len() <= 12);
+    let restores = desk
+        .all
+        .iter()
+        .filter(|e| **e == Effect::Restore(1))
+        .count();
+    assert!(restores <= 12, "{restores}");
+    // The module was told each time, and later all is as ever.
+    let phases = desk
+        .all
+        .iter()
+        .filter(|e| matches!(e, Effect::Phase(..)))
+        .count();
+    assert!(phases >= 2000, "{phases}");
+    desk.now += Duration::from_secs(20);
+    assert_eq!(
+        Desk::starts(&desk.hint(1, "llm-wait;expect=60000")).len(),
+        1
+    );
 }

@@ -59,6 +59,7 @@ impl Governor {
             return;
         };
         sandbox.woke = Some(now);
+        sandbox.turns.take(now);
         sandbox.dry = None;
         let wish = Wish {
             id,
@@ -101,8 +102,11 @@ impl Governor {
 
     /// The LLM answers: its pages come back before they are touched, if there is time.
     pub(super) fn want_restore(&mut self, id: Id, now: Time) {
-        let quiesced = self.sandboxes.get(&id).is_some_and(|s| s.quiesced);
-        let wanted = self.config.prefetch.on_first_token || quiesced;
+        let Some(sandbox) = self.sandboxes.get(&id) else {
+            return;
+        };
+        let may = self.config.prefetch.on_first_token && sandbox.turns.has_any(now);
+        let wanted = may || sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
             self.restores.waiting.push_back((id, Some(now)));
@@ -123,10 +127,11 @@ impl Governor {
             if !quiesced && state != Some(State::Resuming) {
                 continue;
             }
-            let room = self.restores.running.len() < most && self.budget.is_open();
+            // A tool waits for one that is quiesced, whatever the budget says.
+            let room = self.restores.running.len() < most && (quiesced || self.budget.is_open());
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
-            if (room || quiesced) && !self.restores.is_running(id) {
+            if room && !self.restores.is_running(id) {
                 self.restores.running.push(id);
                 self.effects.push(Effect::Restore(id));
             } else if !late {

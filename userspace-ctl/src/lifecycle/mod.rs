@@ -195,6 +195,13 @@ impl Machine {
         })
     }
 
+    /// When [`Machine::remaining`] is this much again, if the wait goes on for longer than expected.
+    pub fn remains_at(&self, time: Duration) -> Option<Time> {
+        let expect = self.expect.filter(|_| self.state == State::Compressed)?;
+        let overdue = time.saturating_mul(2);
+        Some(self.since.saturating_add(expect).saturating_add(overdue))
+    }
+
     /// When it wants an [`Event::Clock`].
     pub fn deadline(&self, times: &Times) -> Option<Time> {
         (self.state == State::Cooling).then(|| self.since.saturating_add(times.cooling))

@@ -36,6 +36,7 @@ fn a_turn() {
     // Overdue: the more, the longer.
     assert_eq!(machine.remaining(at(10)), Some(at(0)));
     assert_eq!(machine.remaining(at(30)), Some(at(10)));
+    assert_eq!(machine.remains_at(at(10)), Some(at(30)));
     let (machine, actions) = after(&[wait.clone(), hint("first-token")]);
     assert_eq!(machine.state(), State::Resuming);
     assert_eq!(

@@ -37,6 +37,11 @@ impl Ring {
         self.order.len()
     }
 
+    /// Those that are in it, in order.
+    pub fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.order.iter().copied()
+    }
+
     /// Adds one at the end, unless it is there.
     pub fn add(&mut self, id: u64) {
         if !self.order.contains(&id) {

@@ -5,9 +5,10 @@
 //!
 //! [`score`] says how much a sandbox is worth compressing; [`fair`] divides the work among those
 //! that wait; [`budget`] bounds its CPU time; [`watermark`] says when memory is short;
-//! [`admission`] lets waking sandboxes go on one after the other.
+//! [`allowance`] bounds what one may set in motion; [`admission`] lets waking sandboxes go on one after the other.
 
 pub mod admission;
+pub mod allowance;
 pub mod budget;
 pub mod fair;
 pub mod score;

@@ -22,6 +22,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{eventfd, EventfdFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{self, SendFlags, SocketFlags};
+use rustix::time::{
+    timerfd_create, timerfd_settime, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags,
+};
 use serde::Serialize;
 
 use self::connection::{Connection, Taken, OUTPUT_HARD};
@@ -44,6 +47,13 @@ const REQUESTS_PER_TURN: usize = 16;
 /// Keys of epoll that are no clients.
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
+const REST: u64 = 2;
+
+/// How long nobody is accepted after the kernel could not give us a client.
+const PAUSE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// To whom a reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +107,8 @@ pub struct Server {
     /// Makes `epoll` ready while clients have lines left.
     wake: OwnedFd,
     awake: bool,
+    /// Ends a pause in accepting.
+    rest: OwnedFd,
     /// Is closed to accept, and turn away, a client when file descriptors have run out.
     spare: Option<OwnedFd>,
     max_clients: usize,
@@ -122,7 +134,14 @@ impl Server {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make epoll for"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(failed("make eventfd for"))?;
-        for (fd, key) in [(listener.as_fd(), LISTENER), (wake.as_fd(), WAKE)] {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let rest =
+            timerfd_create(TimerfdClockId::Monotonic, flags).map_err(failed("make timer for"))?;
+        for (fd, key) in [
+            (listener.as_fd(), LISTENER),
+            (wake.as_fd(), WAKE),
+            (rest.as_fd(), REST),
+        ] {
             epoll::add(&epoll, fd, EventData::new_u64(key), EventFlags::IN)
                 .map_err(failed("wait for"))?;
         }
@@ -131,10 +150,11 @@ impl Server {
             listener,
             wake,
             awake: false,
+            rest,
             spare: spare(),
             max_clients: settings.max_clients,
             clients: HashMap::new(),
-            next: WAKE + 1,
+            next: REST + 1,
             left: VecDeque::new(),
             subscribers: Vec::new(),
             counters: Counters::default(),
@@ -184,6 +204,7 @@ impl Server {
             match event.data.u64() {
                 LISTENER => self.accept(),
                 WAKE => self.sleep(),
+                REST => self.rested(),
                 key => {
                     self.ready(key, event.flags);
                     self.serve(key, &mut incoming);
@@ -254,16 +275,41 @@ impl Server {
                 Ok(fd) => self.admit(fd),
                 // It went away.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
-                    // Else the listener would stay ready, and we in a busy loop.
                     if let Ok(fd) = net::accept_with(&self.listener, flags) {
                         self.turn_away(&fd, "the daemon is out of file descriptors");
                     }
                     self.spare = spare();
-                    return;
                 }
-                Err(_) => return,
+                // Else the listener would stay ready, and we in a busy loop.
+                Err(_) => return self.rest(),
             }
+        }
+    }
+
+    /// Accepts nobody for a while.
+    fn rest(&mut self) {
+        let data = EventData::new_u64(LISTENER);
+        let nothing = EventFlags::empty();
+        let time = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: PAUSE,
+        };
+        // Without the timer we would never accept again.
+        if timerfd_settime(&self.rest, TimerfdTimerFlags::empty(), &time).is_ok() {
+            let _ = epoll::modify(&self.epoll, &self.listener, data, nothing);
+        }
+    }
+
+    /// Accepts again.
+    fn rested(&mut self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.rest, &mut count);
+        let data = EventData::new_u64(LISTENER);
+        let _ = epoll::modify(&self.epoll, &self.listener, data, EventFlags::IN);
+        if self.spare.is_none() {
+            self.spare = spare();
         }
     }
 

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_call_that_waits_is_interrupted() {
-        let (read, _write) = std::io::pipe().unwrap();
+        let (read, _write) = std::os::unix::net::UnixStream::pair().unwrap();
         let interrupt = Arc::new(Interrupt::default());
         let other = interrupt.clone();
         interrupt.interrupt();

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Key, Node};
+use super::node::{Key, Node, Seen};
 use super::xattr::{self, PHASE};
 use super::{Change, Pass, Removal, Watcher};
 use crate::authority::{Authority, Uid};
@@ -35,22 +35,29 @@ impl Watcher {
             return;
         };
         let phase = xattr::value(directory, PHASE);
-        let seen = (xattr::values(directory), ownership);
+        let seen = Seen {
+            values: xattr::values(directory),
+            ownership,
+            listed: xattr::listed(directory),
+        };
         let Some(node) = self.nodes.get_mut(key) else {
             return;
         };
         let changed = node.seen.as_ref() != Some(&seen);
+        let before = node.seen.as_ref();
+        let same = before.is_some_and(|before| before.says_the_same_as(&seen));
         let said_before = node.phase == phase;
+        let verdict = match same && !pass.standing {
+            true => Verdict::Same,
+            false => node.verdict(directory, &seen.values, pass),
+        };
         node.phase = phase;
-        if changed || pass.standing {
-            let verdict = node.verdict(directory, &seen.0, pass);
-            node.seen = Some(seen);
-            match verdict {
-                Verdict::Same => {}
-                Verdict::Became => self.uproot(key, pass),
-                // What is below may be sandboxes now.
-                Verdict::Ceased => self.descend(key, directory, pass),
-            }
+        node.seen = Some(seen);
+        match verdict {
+            Verdict::Same => {}
+            Verdict::Became => self.uproot(key, pass),
+            // What is below may be sandboxes now.
+            Verdict::Ceased => self.descend(key, directory, pass),
         }
         let Some(node) = self.nodes.get(key) else {
             return;

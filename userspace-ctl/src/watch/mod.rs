@@ -7,8 +7,11 @@
 //! name, so one watch serves all siblings. What is below a sandbox belongs to it and is not watched.
 //!
 //! The kernel does not say which xattr was set. So every `IN_ATTRIB` of a directory counts as its phase
-//! written again, unless the attributes or the owner have changed: then only a phase of other text
-//! counts. A change that is none of ours (another xattr, chmod) repeats the hint, which is harmless.
+//! written again, unless something else has changed: an attribute, owner, group or mode, or which
+//! xattrs there are. Then only a phase of other text counts. What is left is another xattr than ours that
+//! is written a second time: that repeats the last hint by xattr, which is harmless unless hints came by
+//! another way since. A runtime should keep to one way.
+//!
 //! Two writes before the daemon reads the first are one event to the kernel, and the text of
 //! the last counts. When the kernel's queue overflows everything is looked at again, and only phases of
 //! other text count.
@@ -128,6 +131,8 @@ struct Tree {
     full: bool,
     /// That the root is not there was said.
     missed: bool,
+    /// The watch on the directory above the root, which other trees may share.
+    perch: Option<i32>,
 }
 
 /// An event of inotify.
@@ -160,6 +165,7 @@ impl Watcher {
             count: 0,
             full: false,
             missed: false,
+            perch: None,
         });
         Ok(Watcher {
             inotify,
@@ -176,8 +182,8 @@ impl Watcher {
         (self.nodes.len(), self.nodes.watches())
     }
 
-    /// A tree's root is not there. [`seek_trees`](Watcher::seek_trees) finds it when it
-    /// has come: an inotify watch needs a directory that is there.
+    /// A tree's root is not there. [`read`](Watcher::read) tells when it comes, if the directory above it
+    /// is there; else [`seek_trees`](Watcher::seek_trees) finds it.
     pub fn misses_trees(&self) -> bool {
         self.trees.iter().any(|tree| tree.root.is_none())
     }
@@ -193,9 +199,12 @@ impl Watcher {
     pub fn seek_trees(&mut self, authority: &Authority) -> Vec<Change> {
         let mut pass = Pass::new(authority, true);
         for index in 0..self.trees.len() {
-            let missing = self.trees.get(index).filter(|tree| tree.root.is_none());
-            if let Some(opened) = missing.map(|tree| self.mount.directory(&tree.path)) {
-                self.plant(index, opened, &mut pass);
+            if self
+                .trees
+                .get(index)
+                .is_some_and(|tree| tree.root.is_none())
+            {
+                self.look_at_tree(index, &mut pass);
             }
         }
         pass.changes
@@ -215,6 +224,8 @@ impl Watcher {
                 pass.standing = false;
             } else if let Some(key) = self.nodes.watched(notice.watch) {
                 self.notice(key, &notice, &mut pass);
+            } else {
+                self.notice_above(&notice, &mut pass);
             }
         }
         self.look_where_room_is(&mut pass);

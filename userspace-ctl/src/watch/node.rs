@@ -15,6 +15,22 @@ use crate::directory::{Directory, Ownership};
 /// Number of a node; never used again.
 pub(super) type Key = u64;
 
+/// What an `IN_ATTRIB` can be about, besides a phase that is written again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) values: Values,
+    pub(super) ownership: Ownership,
+    /// Names of all xattrs.
+    pub(super) listed: Vec<u8>,
+}
+
+impl Seen {
+    /// Attributes, and who said them, are the same.
+    pub(super) fn says_the_same_as(&self, other: &Seen) -> bool {
+        self.ownership == other.ownership && self.values == other.values
+    }
+}
+
 /// One cgroup.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -30,8 +46,8 @@ pub(super) struct Node {
     /// Its watch, if what is below it is looked at.
     pub(super) watch: Option<i32>,
     pub(super) children: HashMap<OsString, Key>,
-    /// What the attributes were read as last.
-    pub(super) seen: Option<(Values, Ownership)>,
+    /// What was read last, besides the phase.
+    pub(super) seen: Option<Seen>,
     /// The phase as it was read last.
     pub(super) phase: Option<Value>,
     /// It is a sandbox: its directory, its owner, and what it shall be.

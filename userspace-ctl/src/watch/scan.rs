@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, WatchFlags};
 use rustix::io::Errno;
 
 use super::node::Key;
-use super::{Change, Pass, Removal, Tree, Watcher};
+use super::{Change, Notice, Pass, Removal, Tree, Watcher};
 use crate::directory::Directory;
 use crate::error::Result;
 
@@ -20,24 +20,64 @@ impl Watcher {
     pub(super) fn look_at_all(&mut self, pass: &mut Pass<'_>) {
         pass.looked_at.clear();
         for index in 0..self.trees.len() {
-            let Some(tree) = self.trees.get_mut(index) else {
-                continue;
-            };
-            tree.full = false;
-            let root = tree.root;
-            let opened = self.mount.directory(&tree.path);
-            match (root, opened) {
-                (Some(root), Ok(directory))
-                    if self.nodes.get(root).map(|node| node.id) == Some(directory.id()) =>
-                {
-                    self.descend(root, &directory, pass);
+            self.look_at_tree(index, pass);
+        }
+    }
+
+    /// Looks whether the root of a tree is there and the one that we know, and at what is below it.
+    pub(super) fn look_at_tree(&mut self, index: usize, pass: &mut Pass<'_>) {
+        self.perch(index);
+        let Some(tree) = self.trees.get_mut(index) else {
+            return;
+        };
+        tree.full = false;
+        let root = tree.root;
+        let opened = self.mount.directory(&tree.path);
+        match (root, opened) {
+            (Some(root), Ok(directory))
+                if self.nodes.get(root).map(|node| node.id) == Some(directory.id()) =>
+            {
+                self.descend(root, &directory, pass);
+            }
+            (root, opened) => {
+                if let Some(root) = root {
+                    self.remove(root, pass);
                 }
-                (root, opened) => {
-                    if let Some(root) = root {
-                        self.remove(root, pass);
-                    }
-                    self.plant(index, opened, pass);
-                }
+                self.plant(index, opened, pass);
+            }
+        }
+    }
+
+    /// Watches the directory above the root of a tree, if it is there, for the root to come and go: of a
+    /// cgroup that is removed, its own watch hears nothing.
+    fn perch(&mut self, index: usize) {
+        let Some(tree) = self.trees.get_mut(index) else {
+            return;
+        };
+        // The root of the hierarchy has none, and stays.
+        let Some(Ok(above)) = tree.path.parent().map(|above| self.mount.directory(above)) else {
+            return;
+        };
+        let flags = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MASK_ADD
+            | WatchFlags::ONLYDIR;
+        // Without it, `seek_trees` finds what comes, and `rescan` what went.
+        if let Ok(watch) = inotify::add_watch(&self.inotify, in_proc(&above), flags) {
+            tree.perch = Some(watch);
+        }
+    }
+
+    /// A root, or one beside it, came or went.
+    pub(super) fn notice_above(&mut self, notice: &Notice, pass: &mut Pass<'_>) {
+        for index in 0..self.trees.len() {
+            let meant = self.trees.get(index).is_some_and(|tree| {
+                tree.perch == Some(notice.watch) && tree.path.file_name() == notice.name.as_deref()
+            });
+            if meant {
+                self.look_at_tree(index, pass);
             }
         }
     }
@@ -125,8 +165,7 @@ impl Watcher {
             | WatchFlags::MOVED_TO
             | WatchFlags::EXCL_UNLINK
             | WatchFlags::ONLYDIR;
-        let path = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
-        match inotify::add_watch(&self.inotify, path, flags) {
+        match inotify::add_watch(&self.inotify, in_proc(directory), flags) {
             Ok(watch) => {
                 self.nodes.set_watch(key, watch);
                 true
@@ -241,4 +280,9 @@ impl Watcher {
             }
         }
     }
+}
+
+/// A path to the directory itself, whatever has come in its place.
+fn in_proc(directory: &Directory) -> String {
+    format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd())
 }

@@ -5,7 +5,7 @@
 use std::ffi::CStr;
 use std::os::fd::AsFd;
 
-use rustix::fs::fgetxattr;
+use rustix::fs::{fgetxattr, flistxattr};
 use rustix::io::Errno;
 
 use crate::attributes::{Attribute, Attributes};
@@ -60,6 +60,13 @@ pub(super) fn values(directory: impl AsFd) -> Values {
         }
     }
     values
+}
+
+/// Names of all xattrs, as the kernel lists them; empty when there are more than 4 KiB of them.
+pub(super) fn listed(directory: impl AsFd) -> Vec<u8> {
+    let mut buffer = [0; 4096];
+    let length = flistxattr(directory, &mut buffer).unwrap_or(0);
+    buffer.get(..length).unwrap_or(&[]).to_vec()
 }
 
 /// What the values say; `None` when there is no template.
