@@ -43,6 +43,10 @@ pub struct DemoArgs {
     /// Runs with, and as many without, regard to waits.
     #[arg(long, default_value_t = 3)]
     repetitions: usize,
+    /// What `agentzip-guest calibrate` says on the machine that runs this guest: `--time-scale` is then
+    /// measured.
+    #[arg(long)]
+    native_loop_ns: Option<u64>,
     /// Turns of all of them but the first ones.
     #[arg(long, default_value_t = 3)]
     repetition_turns: usize,
@@ -78,11 +82,18 @@ pub fn main(args: Args) -> Result<Tally> {
 /// What alignment with waits changes is seen in several runs with and without it, in turn. All but the
 /// first ones are shorter: they have fewer waits.
 pub fn demo(args: DemoArgs) -> Result<Tally> {
-    let scenario = &args.scenario;
-    println!(
-        "@@ time_scale {:.1}: a fixed loop here against the machine that runs this guest",
-        scenario.time_scale
-    );
+    let mut scenario = args.scenario;
+    if let Some(native) = args.native_loop_ns {
+        let here = crate::calibrate::measure();
+        scenario.time_scale = time_scale(here.as_nanos() as f64, native as f64);
+        println!(
+            "@@ time_scale {:.1}: a fixed loop takes {:.0} ms here, {:.1} ms on the machine that runs this guest",
+            scenario.time_scale,
+            here.as_secs_f64() * 1e3,
+            native as f64 / 1e6
+        );
+    }
+    let scenario = &scenario;
     let mut zygote = scenario.zygote()?;
     let none = scenario.run(&mut zygote, Configuration::None)?;
     let zswap = scenario.run(&mut zygote, Configuration::ZswapZstd)?;
@@ -109,6 +120,12 @@ pub fn demo(args: DemoArgs) -> Result<Tally> {
     Ok(report.tally())
 }
 
+/// How many times slower it is here, to a tenth, as the daemon takes it.
+fn time_scale(here: f64, native: f64) -> f64 {
+    let scale = (here / native.max(1.0)).clamp(1.0, 1000.0);
+    (scale * 10.0).round() / 10.0
+}
+
 /// $AGENTZIP_REPORT, which the guest's init sets, or the current folder.
 fn report_folder() -> PathBuf {
     std::env::var_os("AGENTZIP_REPORT")
@@ -121,4 +138,16 @@ fn write(folder: &Path, name: &str, value: &impl serde::Serialize) -> Result<()>
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value)? + "\n";
     std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scale_is_one_that_the_daemon_takes() {
+        assert_eq!(time_scale(300.0, 9.0), 33.3);
+        assert_eq!(time_scale(9.0, 10.0), 1.0);
+        assert_eq!(time_scale(9e9, 0.0), 1000.0);
+    }
 }
