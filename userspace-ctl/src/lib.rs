@@ -8,6 +8,11 @@
 //! fingerprints what templates are made of; [`reclaim`] and [`restore`] move the pages of a sandbox out
 //! and in; [`commands`] holds one function for each command of the `agentzip` binary, which takes
 //! a [`Context`] and returns a report that prints itself as text or as JSON.
+//!
+//! The daemon, from the outside in: [`watch`], [`socket`] and [`protocol`] bring in what agents' runtimes
+//! say, [`authority`] says who may say it; [`daemon`] waits for all of it and does what is to be done
+//! ([`worker`] reclaims); [`governor`] decides that, by the rules of [`lifecycle`] and [`schedule`] and the
+//! [`config`], without touching anything. [`client`] is for those who speak to it.
 
 #![deny(unsafe_code)]
 

@@ -3,6 +3,7 @@
 //! Which cgroups are sandboxes: those with xattrs, those that were attached by the socket or by command,
 //! and those that the module had before.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use agentzip_uapi::Phase;
@@ -24,7 +25,7 @@ use crate::sysfs::Told;
 use crate::watch::{Change, Removal};
 
 impl Daemon {
-    /// Takes over what the module has and we do not know of.
+    /// Takes over what the module has and we do not know of, and sees what it has no more.
     pub(super) fn adopt_all(&mut self) {
         if !self.module {
             return;
@@ -33,6 +34,8 @@ impl Daemon {
             Ok(ids) => ids,
             Err(error) => return self.warn("module", &error.to_string()),
         };
+        let ids: BTreeSet<Id> = ids.into_iter().collect();
+        self.see_lost(&ids);
         let new: Vec<Id> = ids
             .into_iter()
             .filter(|id| !self.entries.contains_key(id))
@@ -50,6 +53,23 @@ impl Daemon {
             // Without a directory there is nothing to do: the module ends it by itself.
             if let Some(cgroup) = cgroups.get(&id) {
                 self.adopt(cgroup, &told);
+            }
+        }
+    }
+
+    /// What was detached by command: one that we adopted is none any more, one that someone told us to
+    /// attach is attached again.
+    fn see_lost(&mut self, ids: &BTreeSet<Id>) {
+        let lost: Vec<(Id, Source)> = self
+            .entries
+            .iter()
+            .filter(|(id, entry)| entry.attachment == Attachment::Done && !ids.contains(id))
+            .map(|(id, entry)| (*id, entry.source))
+            .collect();
+        for (id, source) in lost {
+            match source {
+                Source::Module => self.drop_entry(id, "detached", false),
+                _ => self.lost_by_module(id),
             }
         }
     }

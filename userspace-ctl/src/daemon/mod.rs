@@ -118,6 +118,7 @@ pub fn run(options: Options) -> Result<()> {
     let signals = Signals::take().map_err(Error::io("take signals for", "the daemon"))?;
     let config = Config::load(options.config.as_deref())
         .map_err(|problem| Error::invalid("configuration", problem.to_string()))?;
+    raise_file_limit();
     let mut daemon = Daemon::new(options, config, signals)?;
     daemon.begin();
     let outcome = daemon.wait_and_work();
@@ -453,6 +454,17 @@ impl Daemon {
     /// Where a sandbox's directory is in the file system.
     fn path(&self, inside: &Path) -> PathBuf {
         self.mount.path().join(inside)
+    }
+}
+
+/// Two hundred sandboxes have more files open than the usual soft limit allows. When the hard one is
+/// as low, sandboxes are refused one by one, with that reason.
+fn raise_file_limit() {
+    use rustix::process::{getrlimit, setrlimit, Resource};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(errno) = setrlimit(Resource::Nofile, limit) {
+        warn!("cannot raise the limit of open files: {errno}");
     }
 }
 

@@ -108,6 +108,8 @@ pub(super) struct Sandbox {
     pub job: Option<Job>,
     /// Bytes that were taken since it last woke: what it needs when it wakes.
     pub taken: u64,
+    /// What it needed when it last woke.
+    pub needs: u64,
     pub access: Access,
     /// Turns that it may take.
     pub turns: Allowance,
@@ -142,6 +144,7 @@ impl Sandbox {
             want: None,
             job: None,
             taken: 0,
+            needs: 0,
             access: Access::new(now),
             turns: Allowance::new(now),
             current: 0,

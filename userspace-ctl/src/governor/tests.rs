@@ -427,15 +427,9 @@ fn quiesce_holds_until_released() {
     desk.sandbox(1, Profile::Interactive);
     desk.hint(1, "llm-wait;expect=60000");
     let effects = desk.on(Input::Quiesce(1));
-    assert_eq!(
-        effects,
-        [
-            Effect::Stop(1),
-            Effect::Phase(1, Phase::Running),
-            Effect::Restore(1)
-        ]
-    );
-    desk.done(1, MIB);
+    assert_eq!(effects, [Effect::Stop(1), Effect::Phase(1, Phase::Running)]);
+    // When nothing is being taken any more.
+    assert_eq!(desk.done(1, MIB), [Effect::Restore(1)]);
     assert_eq!(desk.hint(1, "llm-wait;expect=60000"), []);
     desk.memory(95);
     assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
@@ -721,4 +715,48 @@ fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
         Desk::starts(&desk.hint(1, "llm-wait;expect=60000")).len(),
         1
     );
+}
+
+#[test]
+fn restores_count_before_they_end() {
+    let mut desk = Desk::new();
+    for id in 1..=4 {
+        desk.sandbox(id, Profile::Interactive);
+        desk.hint(id, "llm-wait;expect=600000");
+    }
+    let mut jobs: Vec<Id> = Desk::starts(&desk.all).iter().map(|s| s.0).collect();
+    while let Some(id) = jobs.pop() {
+        let taken = desk.governor.view(id, desk.now).unwrap().taken;
+        let effects = desk.done(id, if taken == 0 { GIB } else { 0 });
+        jobs.extend(Desk::starts(&effects).iter().map(|s| s.0));
+    }
+    // By the pace so far a gigabyte costs little; make it dear.
+    desk.on(Input::Appeared {
+        id: 9,
+        profile: Profile::Batch,
+        known: None,
+    });
+    desk.hint(9, "llm-wait;expect=600000");
+    for _ in 0..20 {
+        desk.on(Input::JobDone(
+            9,
+            Done {
+                reclaimed: MIB,
+                cpu: Duration::from_millis(3),
+                elapsed: Duration::from_millis(3),
+                ..Done::default()
+            },
+        ));
+    }
+    desk.hint(9, "done");
+    desk.now += Duration::from_secs(30);
+    for id in 1..=4 {
+        desk.hint(id, "first-token");
+    }
+    let restores = desk
+        .all
+        .iter()
+        .filter(|e| matches!(e, Effect::Restore(_)))
+        .count();
+    assert_eq!(restores, 1, "one of them takes the whole bucket");
 }

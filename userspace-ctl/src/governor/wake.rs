@@ -21,7 +21,8 @@ pub const REVIEW: Duration = Duration::from_millis(250);
 pub(super) struct Restores {
     /// With the time since when; `None`: for as long as it takes.
     waiting: VecDeque<(Id, Option<Time>)>,
-    running: Vec<Id>,
+    /// With the CPU time that was set aside.
+    running: Vec<(Id, Duration)>,
 }
 
 impl Restores {
@@ -34,7 +35,7 @@ impl Restores {
     }
 
     pub fn is_running(&self, id: Id) -> bool {
-        self.running.contains(&id)
+        self.running.iter().any(|(other, _)| *other == id)
     }
 
     /// When the first may begin for which there is no CPU time now, or is dropped.
@@ -67,6 +68,7 @@ impl Governor {
             interactive: sandbox.profile == Profile::Interactive,
             limit: sandbox.profile.hold(&self.config),
         };
+        sandbox.needs = wish.need;
         if sandbox.quiesced || sandbox.machine.state() == State::Terminated {
             return;
         }
@@ -129,10 +131,16 @@ impl Governor {
             }
             // A tool waits for one that is quiesced, whatever the budget says.
             let room = self.restores.running.len() < most && (quiesced || self.budget.is_open());
+            // What is still being taken would be out again.
+            let taking = quiesced && sandbox.is_some_and(|s| s.job.is_some());
+            let room = room && !taking;
             let since = since.map(|since| since.min(now));
             let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
             if room && !self.restores.is_running(id) {
-                self.restores.running.push(id);
+                // Bringing a page back takes about a third of taking it.
+                let estimate = sandbox.map_or(Duration::ZERO, |s| self.pace.cpu(s.needs) / 3);
+                self.budget.reserve(estimate);
+                self.restores.running.push((id, estimate));
                 self.effects.push(Effect::Restore(id));
             } else if !late {
                 self.restores.waiting.push_back((id, since));
@@ -141,8 +149,12 @@ impl Governor {
     }
 
     pub(super) fn restored(&mut self, id: Id, cpu: Duration) {
-        self.restores.running.retain(|other| *other != id);
-        self.budget.settle(Duration::ZERO, cpu);
+        let running = &mut self.restores.running;
+        let estimate = match running.iter().position(|(other, _)| *other == id) {
+            Some(index) => running.swap_remove(index).1,
+            None => Duration::ZERO,
+        };
+        self.budget.settle(estimate, cpu);
     }
 
     /// Holds a sandbox still: nothing is taken from it until it is released.
@@ -155,7 +167,7 @@ impl Governor {
             return;
         };
         sandbox.quiesced = true;
-        sandbox.taken = 0;
+        sandbox.needs = std::mem::take(&mut sandbox.taken);
         if sandbox.attached {
             // The second look works on sandboxes that wait.
             self.effects.push(Effect::Phase(id, Phase::Running));
