@@ -128,6 +128,8 @@ impl Daemon {
         let open = open.with_context(|| format!("open {}", log.display()))?;
         let mut process = Command::new(controller)
             .args(["daemon", "--config", CONFIG])
+            // A line for each job and change of state.
+            .env("AGENTZIP_LOG", "debug")
             .stdin(Stdio::null())
             .stderr(open)
             .spawn()

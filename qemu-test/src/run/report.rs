@@ -400,7 +400,8 @@ impl Report {
                 tolerance_bytes: tolerance as u64,
                 largest_difference_bytes: largest,
                 note: "fall of MemAvailable (and of free pages in per-CPU lists) since before the \
-                       sandboxes were forked, page tables taken out, against owned memory",
+                       sandboxes were forked, page tables and the daemon's anonymous memory taken out, against \
+                       owned memory",
             },
             runs,
             checks: Vec::new(),
@@ -674,7 +675,7 @@ impl Report {
                 mebibytes(run.reclaimed_bytes as f64),
                 jobs().map(|jobs| jobs.count).sum::<u64>(),
                 jobs().map(|jobs| jobs.in_a_turn).sum::<u64>(),
-                jobs().map(|jobs| jobs.cpu_seconds).sum::<f64>(),
+                jobs().fold(0.0, |sum, jobs| sum + jobs.cpu_seconds),
             ));
         }
         line(format!(
