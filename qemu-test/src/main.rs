@@ -2,6 +2,7 @@
 //! The one program of the test guest: its first process, the test suite, the
 //! scenario runner and the demo.
 
+mod calibrate;
 mod init;
 mod run;
 mod suite;
@@ -27,8 +28,10 @@ enum Command {
     Suite(suite::Args),
     /// Run one scenario and print its result as JSON.
     Run(run::Args),
-    /// Run the demo: the same sandboxes under three configurations.
+    /// Run the demo: the same sandboxes under all configurations.
     Demo(run::DemoArgs),
+    /// Print how many nanoseconds a fixed loop takes on this machine.
+    Calibrate,
 }
 
 fn main() -> ExitCode {
@@ -37,5 +40,9 @@ fn main() -> ExitCode {
         Command::Suite(args) => verdict::finish(suite::main(args)),
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
+        Command::Calibrate => {
+            println!("{}", calibrate::measure().as_nanos());
+            ExitCode::SUCCESS
+        }
     }
 }

@@ -25,6 +25,23 @@ pub fn binaries(profile: &str) -> PathBuf {
     paths::target().join("pinned").join(profile)
 }
 
+/// A program that `cargo()` made, run on this machine: in the toolchain root, whose libraries it has.
+pub fn program(cache: &Cache, program: &Path, args: &[&str]) -> Result<Command> {
+    let (uid, gid) = paths::owner();
+    let inside = Path::new("/agentzip/repo").join(program.strip_prefix(paths::repo())?);
+    let mut command = Command::new(paths::in_repo("scripts/enter.sh"));
+    command
+        .arg(&cache.toolchain)
+        .args([
+            "--bind",
+            &format!("{}:/agentzip/repo", paths::repo().display()),
+        ])
+        .args(["--user", &format!("{uid}:{gid}"), "--"])
+        .arg(inside)
+        .args(args);
+    Ok(command)
+}
+
 /// A shell script run in the toolchain root as the present user, with the kernel's
 /// source, the build tree of one kernel, the sources of the module and the staged copy of the module mounted.
 pub fn kernel_script(

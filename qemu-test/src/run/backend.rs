@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The three configurations: what sets them up, what they occupy, what takes them down.
+//! The configurations: what sets them up, what they occupy, what takes them down.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,8 +11,10 @@ use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
 use super::cgroup::{self, Cgroup};
+use super::daemon::{Daemon, Settings};
 use super::memory::{Machine, Store};
 use super::pages::PAGE;
+use super::zygote::Zygote;
 
 /// The module's files.
 const SYSFS: &str = "/sys/kernel/agentzip";
@@ -35,8 +36,10 @@ pub enum Configuration {
     None,
     /// zswap with zstd.
     ZswapZstd,
-    /// The module; zswap is off.
+    /// The module and the controller's daemon, which agents' hints tell when to work; zswap is off.
     Agentzip,
+    /// The module alone: nobody says what agents do, and a timer takes as much from them.
+    AgentzipNoWaitAlign,
 }
 
 impl Configuration {
@@ -46,7 +49,13 @@ impl Configuration {
             Self::None => "none",
             Self::ZswapZstd => "zswap_zstd",
             Self::Agentzip => "agentzip",
+            Self::AgentzipNoWaitAlign => "agentzip_no_wait_align",
         }
+    }
+
+    /// Whether pages go to the module.
+    pub fn uses_module(self) -> bool {
+        matches!(self, Self::Agentzip | Self::AgentzipNoWaitAlign)
     }
 }
 
@@ -59,6 +68,10 @@ pub struct Places {
     pub controller: PathBuf,
     /// The swap device.
     pub swap: Option<PathBuf>,
+    /// Folder of the daemon's log.
+    pub log: PathBuf,
+    /// How the daemon is set up.
+    pub settings: Settings,
 }
 
 /// Pages and payload bytes of one representation.
@@ -78,6 +91,7 @@ pub struct Representation {
 pub struct Backend {
     configuration: Configuration,
     places: Places,
+    daemon: Option<Daemon>,
 }
 
 impl Backend {
@@ -86,6 +100,7 @@ impl Backend {
         let backend = Self {
             configuration,
             places: places.clone(),
+            daemon: None,
         };
         cgroup::write(Path::new("/proc/sys/vm/page-cluster"), "0")?;
         zswap("enabled", "N")?;
@@ -118,9 +133,10 @@ impl Backend {
         Ok(backend)
     }
 
-    /// After the baseline: the module, its template and its sandboxes.
-    pub fn attach(&self, holder: u32, sandboxes: &[Cgroup]) -> Result<()> {
-        if self.configuration != Configuration::Agentzip {
+    /// After the baseline: the module, its template and its sandboxes; and the daemon, which attaches
+    /// them where there is one.
+    pub fn attach(&mut self, zygote: &Zygote, sandboxes: &[Cgroup]) -> Result<()> {
+        if !self.configuration.uses_module() {
             return Ok(());
         }
         if !Path::new(SYSFS).exists() {
@@ -131,10 +147,23 @@ impl Backend {
             "template",
             "add",
             "--pid",
-            &holder.to_string(),
+            &zygote.holder().to_string(),
             "--name",
             TEMPLATE,
         ])?;
+        if self.configuration == Configuration::Agentzip {
+            let Places {
+                controller,
+                settings,
+                log,
+                ..
+            } = &self.places;
+            let holder = zygote.cgroup().map(Cgroup::path);
+            let daemon = Daemon::start(controller, *settings, holder, log)?;
+            daemon.attach(sandboxes, TEMPLATE)?;
+            self.daemon = Some(daemon);
+            return Ok(());
+        }
         for sandbox in sandboxes {
             let path = sandbox.path().display().to_string();
             self.control(&["sandbox", "attach", &path, "--template", TEMPLATE])?;
@@ -142,21 +171,29 @@ impl Backend {
         Ok(())
     }
 
-    /// Tells the module what the agent does; nothing elsewhere.
-    pub fn phase(&self, sandbox: &Cgroup, phase: &str) -> Result<()> {
-        if self.configuration != Configuration::Agentzip {
-            return Ok(());
+    /// The daemon, where there is one.
+    pub fn daemon(&self) -> Option<&Daemon> {
+        self.daemon.as_ref()
+    }
+
+    /// The agent of a sandbox works: tells the daemon so.
+    pub fn works(&self, sandbox: &Cgroup, hint: &str) -> Result<()> {
+        match self.daemon {
+            Some(_) => sandbox.tell("phase", hint),
+            None => Ok(()),
         }
-        let directory = sandbox.path();
-        let id = fs::metadata(directory)
-            .with_context(|| format!("stat {}", directory.display()))?
-            .ino();
-        // Not the controller's `phase`: it would reclaim, and all configurations are to be
-        // reclaimed by Cgroup::reclaim().
-        cgroup::write(
-            &Path::new(SYSFS).join(format!("sandboxes/{id}/phase")),
-            phase,
-        )
+    }
+
+    /// The agents of these sandboxes wait until all that they own is out: the daemon does that when it
+    /// is told so, else we do.
+    pub fn wait(&self, sandboxes: &[Cgroup]) -> Result<()> {
+        let Some(daemon) = &self.daemon else {
+            return sandboxes.iter().try_for_each(Cgroup::reclaim);
+        };
+        for sandbox in sandboxes {
+            daemon.llm_wait(sandbox)?;
+        }
+        daemon.wait_out(sandboxes)
     }
 
     /// What the compressing side occupies now.
@@ -176,7 +213,7 @@ impl Backend {
                 store.pool = now.zswap;
                 store.held = Machine::zswapped()?;
             }
-            Configuration::Agentzip => {
+            Configuration::Agentzip | Configuration::AgentzipNoWaitAlign => {
                 let mut stats = self.statistics()?;
                 store.held = stats.get("entries").copied().unwrap_or(0) * PAGE;
                 stats.retain(|name, _| name.starts_with("memory_") && name != "memory_total");
@@ -205,7 +242,7 @@ impl Backend {
     /// Every counter of the module; empty in the other configurations.
     pub fn statistics(&self) -> Result<BTreeMap<String, u64>> {
         let mut found = BTreeMap::new();
-        if self.configuration != Configuration::Agentzip {
+        if !self.configuration.uses_module() {
             return Ok(found);
         }
         let directory = Path::new(SYSFS).join("stats");
@@ -254,7 +291,7 @@ impl Backend {
     /// After the sandboxes exited: takes everything down and says what was left behind.
     ///
     /// An empty list is what is wanted.
-    pub fn finish(&self, sandboxes: &[Cgroup]) -> Result<Vec<String>> {
+    pub fn finish(&mut self, sandboxes: &[Cgroup]) -> Result<Vec<String>> {
         let mut left = Vec::new();
         match self.configuration {
             Configuration::None => {}
@@ -264,7 +301,7 @@ impl Backend {
                 }
                 zswap("enabled", "N")?;
             }
-            Configuration::Agentzip => {
+            Configuration::Agentzip | Configuration::AgentzipNoWaitAlign => {
                 let entries = || {
                     Ok(self
                         .statistics()?
@@ -275,9 +312,13 @@ impl Backend {
                 if let Some(entries) = wait_zero(entries)? {
                     left.push(format!("{entries} entries in the store"));
                 }
-                for sandbox in sandboxes {
-                    let path = sandbox.path().display().to_string();
-                    self.control(&["sandbox", "detach", &path])?;
+                if let Some(daemon) = self.daemon.take() {
+                    daemon.finish(sandboxes)?;
+                } else {
+                    for sandbox in sandboxes {
+                        let path = sandbox.path().display().to_string();
+                        self.control(&["sandbox", "detach", &path])?;
+                    }
                 }
                 self.control(&["drain"])?;
                 // The module drops the last traces of detached sandboxes within some seconds.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The cgroup v2 directories of a run, and the one reclaim procedure of all configurations.
+//! The cgroup v2 directories of a run, and the reclaim of those configurations that have no daemon.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use rustix::fs::{removexattr, setxattr, XattrFlags};
 
 /// Where cgroup v2 is mounted.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -16,14 +18,14 @@ pub const PARENT: &str = "agentzip-run";
 /// What one write to memory.reclaim asks for, in bytes.
 const SLICE: u64 = 8 << 20;
 /// A slice that freed less than this many bytes gained nothing.
-const LEAST_GAIN: u64 = 256 << 10;
+pub const LEAST_GAIN: u64 = 256 << 10;
 /// Slices in a row without a gain that end the reclaim.
 const MISSES: u32 = 2;
 /// EAGAIN of Linux: reclaim got less than it was asked for.
 const EAGAIN: i32 = 11;
 
 /// One cgroup directory, made by this program.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Cgroup {
     path: PathBuf,
 }
@@ -45,7 +47,9 @@ pub struct Charged {
 /// Pages that left a cgroup since it was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Evicted {
-    /// Taken by memory.reclaim.
+    /// Taken by reclaim of any kind.
+    pub stolen: u64,
+    /// Of those, taken by memory.reclaim.
     pub reclaimed: u64,
     /// Filled with zeros, which the swap core only marks.
     pub zero_filled: u64,
@@ -54,7 +58,7 @@ pub struct Evicted {
 impl Cgroup {
     /// Makes the cgroup `name` below the run's parent, with the memory controller.
     pub fn create(name: &str) -> Result<Self> {
-        let parent = Path::new(ROOT).join(PARENT);
+        let parent = Self::tree();
         write(&Path::new(ROOT).join("cgroup.subtree_control"), "+memory")?;
         fs::create_dir_all(&parent).with_context(|| format!("mkdir {}", parent.display()))?;
         write(&parent.join("cgroup.subtree_control"), "+memory")?;
@@ -63,9 +67,35 @@ impl Cgroup {
         Ok(Self { path })
     }
 
+    /// The directory below which every cgroup of a run is.
+    pub fn tree() -> PathBuf {
+        Path::new(ROOT).join(PARENT)
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its number, by which module and daemon know it.
+    pub fn id(&self) -> Result<u64> {
+        let found = fs::metadata(&self.path);
+        let found = found.with_context(|| format!("stat {}", self.path.display()))?;
+        Ok(found.ino())
+    }
+
+    /// Sets the xattr `user.agentzip.NAME`.
+    pub fn tell(&self, name: &str, value: &str) -> Result<()> {
+        let name = format!("user.agentzip.{name}");
+        setxattr(&self.path, &name, value.as_bytes(), XattrFlags::empty())
+            .with_context(|| format!("set {name} of {} to {value:?}", self.path.display()))
+    }
+
+    /// Takes the xattr `user.agentzip.NAME` away.
+    pub fn untell(&self, name: &str) -> Result<()> {
+        let name = format!("user.agentzip.{name}");
+        removexattr(&self.path, &name)
+            .with_context(|| format!("remove {name} of {}", self.path.display()))
     }
 
     /// Writes one of the cgroup's files.
@@ -89,6 +119,7 @@ impl Cgroup {
     pub fn evicted(&self) -> Result<Evicted> {
         let field = self.stat()?;
         Ok(Evicted {
+            stolen: field("pgsteal")?,
             reclaimed: field("pgsteal_proactive")?,
             zero_filled: field("swpout_zero")?,
         })
@@ -110,21 +141,24 @@ impl Cgroup {
         })
     }
 
+    /// Asks the kernel for so much anonymous memory, in one write. Less is no error.
+    pub fn take(&self, bytes: u64) -> Result<()> {
+        let path = self.path.join("memory.reclaim");
+        match fs::write(&path, format!("{bytes} swappiness=max")) {
+            Ok(()) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(EAGAIN) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("write {}", path.display())),
+        }
+    }
+
     /// Asks the kernel for all anonymous memory, slice by slice, until nothing is left to gain.
     ///
-    /// Every configuration is reclaimed by this function and nothing else.
+    /// The wait of every configuration in which no daemon does it.
     pub fn reclaim(&self) -> Result<()> {
-        let path = self.path.join("memory.reclaim");
         let mut misses = 0;
         let mut before = self.current()?;
         while misses < MISSES {
-            match fs::write(&path, format!("{SLICE} swappiness=max")) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(EAGAIN) => {}
-                Err(error) => {
-                    return Err(error).with_context(|| format!("write {}", path.display()))
-                }
-            }
+            self.take(SLICE)?;
             let now = self.current()?;
             if now + LEAST_GAIN > before {
                 misses += 1;

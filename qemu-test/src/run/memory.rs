@@ -14,6 +14,7 @@
 //! - change = fall of MemAvailable, minus the rise of page tables. Page caches are dropped before
 //!   each reading, so that what MemAvailable estimates about them is the same on both sides.
 //! - Free pages parked in the per-CPU lists are added to MemAvailable, which leaves them out.
+//! - The daemon's own anonymous memory is taken out as well.
 //! - Not taken out, though not owned memory: kernel stacks, processes' other slab objects, and the
 //!   few pages the zygote itself copied after a fork. They are printed beside the result.
 
@@ -83,8 +84,10 @@ pub struct Sample {
     pub charged_kernel_bytes: u64,
     /// Everything else that is counted, by name.
     pub metadata_bytes: BTreeMap<String, u64>,
-    /// Fall of MemAvailable since the baseline, page tables taken out.
+    /// Fall of MemAvailable since the baseline, page tables and the daemon taken out.
     pub available_change_bytes: i64,
+    /// Anonymous memory of the daemon.
+    pub daemon_bytes: i64,
     /// Rise of page tables since the baseline.
     pub page_tables_bytes: i64,
     /// Swap slots in use.
@@ -190,13 +193,15 @@ impl Machine {
 
 /// Takes a sample of `sandboxes`, given what the compressing side occupies.
 ///
-/// `template` is the change of the zygote's and holder's anonymous memory since the baseline.
+/// `template` is the change of the zygote's and holder's anonymous memory since the baseline, `daemon` all that
+/// the daemon has.
 pub fn sample(
     base: &Machine,
     now: &Machine,
     sandboxes: &[Cgroup],
     store: Store,
     template: i64,
+    daemon: i64,
 ) -> Result<Sample> {
     let in_slab = signed(store.in_slab);
     let mut sample = Sample {
@@ -219,7 +224,8 @@ pub fn sample(
     sample.owned_bytes = sample.anonymous_bytes + sample.pool_bytes + sample.overhead();
     let rise = |get: fn(&Machine) -> u64| signed(get(now)) - signed(get(base));
     sample.page_tables_bytes = rise(|m| m.page_tables);
-    sample.available_change_bytes = -rise(|m| m.available) - sample.page_tables_bytes;
+    sample.daemon_bytes = daemon;
+    sample.available_change_bytes = -rise(|m| m.available) - sample.page_tables_bytes - daemon;
     sample.not_owned_bytes = BTreeMap::from([
         ("kernel_stacks", rise(|m| m.kernel_stack)),
         ("other_slab", rise(|m| m.slab_unreclaimable) - in_slab),

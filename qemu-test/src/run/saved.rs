@@ -71,6 +71,7 @@ mod tests {
         .map(|(name, pages)| (name.to_owned(), pages))
         .into();
         let evicted = [(400, 0), (100, 50)].map(|(reclaimed, zero_filled)| Evicted {
+            stolen: reclaimed,
             reclaimed,
             zero_filled,
         });

@@ -5,16 +5,18 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
 use serde::Serialize;
 
 use super::backend::{Backend, Configuration, Places, Representation};
-use super::cgroup::{Cgroup, Evicted};
+use super::cgroup::{Cgroup, Evicted, LEAST_GAIN};
+use super::daemon::{Settings, Taken};
 use super::memory::{self, Machine, Sample};
 use super::pages::{self, Contents, Shares};
 use super::saved::StoresSaved;
+use super::timer::{Jobs, Plan, Timer};
 use super::waiting::SecondLook;
 use super::zygote::{Sandbox, Zygote};
 
@@ -54,6 +56,15 @@ pub struct Scenario {
     /// Swap device; $AGENTZIP_SWAP when not given.
     #[arg(long)]
     pub swap: Option<PathBuf>,
+    /// How many times slower than on hardware everything is, for the daemon.
+    #[arg(long, default_value_t = 1.0)]
+    pub time_scale: f64,
+    /// Whether the daemon reads a sandbox's pages back on first-token.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub restore: bool,
+    /// Folder of the daemon's log.
+    #[arg(long, default_value = "/run/agentzip/report")]
+    pub daemon_log: PathBuf,
 }
 
 /// What one run showed.
@@ -65,10 +76,18 @@ pub struct Outcome {
     pub digests: Vec<Vec<String>>,
     /// A sample for each wait.
     pub samples: Vec<Sample>,
-    /// Seconds of each turn after a wait, from the order to its digest.
+    /// Seconds of each turn after a wait, from the hint that it begins, or the order, to its digest.
     pub turn_seconds: Vec<f64>,
-    /// Seconds that reclaiming all sandboxes took, for each wait.
+    /// Seconds that reclaiming all sandboxes took, for each wait. Where a timer does that: the whole wait.
     pub reclaim_seconds: Vec<f64>,
+    /// Seconds of each wait, until memory was read.
+    pub wait_seconds: Vec<f64>,
+    /// Seconds from the first turn to the end of the last, without those in which memory was read.
+    pub active_seconds: f64,
+    /// Bytes that reclaim took until the end of the last turn, as the kernel counts them (`pgsteal`).
+    pub reclaimed_bytes: u64,
+    /// The jobs that did that; AgentZip only.
+    pub jobs: Option<Jobs>,
     /// Swapped pages read back and compared after the last turn.
     pub pages_checked: u64,
     /// Of those, pages that differed.
@@ -119,11 +138,24 @@ impl Scenario {
     /// Runs the scenario once.
     pub fn run(&self, zygote: &mut Zygote, configuration: Configuration) -> Result<Outcome> {
         let name = configuration.name();
-        self.run_steps(zygote, configuration)
+        self.run_steps(zygote, configuration, None)
             .with_context(|| format!("configuration {name}"))
     }
 
-    fn run_steps(&self, zygote: &mut Zygote, configuration: Configuration) -> Result<Outcome> {
+    /// Runs it without regard to waits: as much is taken as in the run `aligned`, and waits last as
+    /// long as there.
+    pub fn run_unaligned(&self, zygote: &mut Zygote, aligned: &Outcome) -> Result<Outcome> {
+        let configuration = Configuration::AgentzipNoWaitAlign;
+        self.run_steps(zygote, configuration, Some(aligned))
+            .with_context(|| format!("configuration {}", configuration.name()))
+    }
+
+    fn run_steps(
+        &self,
+        zygote: &mut Zygote,
+        configuration: Configuration,
+        aligned: Option<&Outcome>,
+    ) -> Result<Outcome> {
         let name = configuration.name();
         let started = Instant::now();
         println!("@@ {name}: set-up");
@@ -134,14 +166,19 @@ impl Scenario {
                 .swap
                 .clone()
                 .or_else(|| std::env::var_os("AGENTZIP_SWAP").map(Into::into)),
+            log: self.daemon_log.clone(),
+            settings: Settings {
+                time_scale: self.time_scale,
+                restore: self.restore,
+            },
         };
-        let backend = Backend::prepare(configuration, &places)?;
+        let mut backend = Backend::prepare(configuration, &places)?;
         let cgroups = (0..self.sandboxes)
             .map(|index| Cgroup::create(&format!("sandbox-{index}")))
             .collect::<Result<Vec<_>>>()?;
         let base = Machine::settled()?;
         let template_base = template_bytes(zygote)?;
-        backend.attach(zygote.holder(), &cgroups)?;
+        backend.attach(zygote, &cgroups)?;
 
         let mut sandboxes = zygote.spawn(&cgroups, self.seed)?;
         let mut outcome = Outcome {
@@ -150,22 +187,44 @@ impl Scenario {
             samples: Vec::new(),
             turn_seconds: Vec::new(),
             reclaim_seconds: Vec::new(),
+            wait_seconds: Vec::new(),
+            active_seconds: 0.0,
+            reclaimed_bytes: 0,
+            jobs: None,
             pages_checked: 0,
             page_mismatches: 0,
             shares: Vec::new(),
             representations: Vec::new(),
-            second_look: (configuration == Configuration::Agentzip).then(SecondLook::default),
+            second_look: configuration.uses_module().then(SecondLook::default),
             stores_saved: None,
             counters: Default::default(),
             left_behind: Vec::new(),
             seconds: 0.0,
         };
 
+        let mut held = Duration::ZERO;
+        let active = Instant::now();
+        let timer = aligned.map(|aligned| Timer::start(aligned.plan(), &cgroups));
         for turn in 1..=self.turns {
+            let works = |index, works| {
+                if let Some(timer) = &timer {
+                    timer.works(index, works);
+                }
+            };
             let results = self.each(&mut sandboxes, |index, sandbox| {
-                backend.phase(&cgroups[index], "running")?;
                 let begin = Instant::now();
+                // The LLM's answer begins, and the tool call is complete at once: the shortest time that
+                // there can be to bring pages back. `tool-start` would take the place of the hint
+                // before it, unread, and say that it is too late for that.
+                let hint = if turn > 1 {
+                    "first-token"
+                } else {
+                    "tool-start;tool=turn"
+                };
+                backend.works(&cgroups[index], hint)?;
+                works(index, true);
                 let digest = sandbox.turn()?.digest;
+                works(index, false);
                 Ok((digest, begin.elapsed().as_secs_f64()))
             })?;
             for (digests, (digest, seconds)) in outcome.digests.iter_mut().zip(results) {
@@ -178,15 +237,37 @@ impl Scenario {
                 break;
             }
             let begin = Instant::now();
-            self.reclaim(&backend, &mut sandboxes, &cgroups)?;
-            outcome.reclaim_seconds.push(begin.elapsed().as_secs_f64());
-            if let Some(second_look) = &mut outcome.second_look {
-                second_look.wait(&backend, name)?;
+            if let Some(aligned) = aligned {
+                let seconds = aligned.wait_seconds.get(turn - 1).copied().unwrap_or(0.0);
+                std::thread::sleep(Duration::from_secs_f64(seconds));
+            } else if backend.daemon().is_some() {
+                backend.wait(&cgroups)?;
+            } else {
+                self.each(&mut sandboxes, |index, _| {
+                    backend.wait(std::slice::from_ref(&cgroups[index]))
+                })?;
             }
-            let now = Machine::settled()?;
-            let store = backend.occupied(&base, &now)?;
-            let template = template_bytes(zygote)? - template_base;
-            let sample = memory::sample(&base, &now, &cgroups, store, template)?;
+            outcome.reclaim_seconds.push(begin.elapsed().as_secs_f64());
+            match (&mut outcome.second_look, aligned) {
+                (Some(second_look), Some(_)) => second_look.wait_ends(begin.elapsed(), &backend)?,
+                (Some(second_look), None) => second_look.wait(&backend, name)?,
+                (None, _) => {}
+            }
+            outcome.wait_seconds.push(begin.elapsed().as_secs_f64());
+            let begin = Instant::now();
+            let sample = || {
+                let now = Machine::settled()?;
+                let store = backend.occupied(&base, &now)?;
+                let template = template_bytes(zygote)? - template_base;
+                let daemon = backend
+                    .daemon()
+                    .map_or(Ok(0), |daemon| daemon.own_memory())?;
+                memory::sample(&base, &now, &cgroups, store, template, daemon)
+            };
+            let sample = timer
+                .as_ref()
+                .map_or_else(sample, |timer| timer.hold(sample))?;
+            held += begin.elapsed();
             println!(
                 "@@ {name}: wait {turn} of {}: {:.1} MiB owned, MemAvailable says {:.1} ({:.0} s)",
                 self.turns - 1,
@@ -197,11 +278,8 @@ impl Scenario {
             outcome.samples.push(sample);
             if turn + 1 == self.turns {
                 outcome.representations = backend.representations()?;
-                if configuration == Configuration::Agentzip {
-                    let evicted = cgroups
-                        .iter()
-                        .map(Cgroup::evicted)
-                        .collect::<Result<Vec<Evicted>>>()?;
+                if configuration.uses_module() {
+                    let evicted = evicted(&cgroups)?;
                     outcome.stores_saved = Some(StoresSaved::new(&backend.statistics()?, &evicted));
                 }
                 if configuration == Configuration::None {
@@ -210,23 +288,37 @@ impl Scenario {
             }
         }
 
+        outcome.active_seconds = (active.elapsed() - held).as_secs_f64();
+        outcome.jobs = timer.map(Timer::finish).transpose()?;
+        if let Some(daemon) = backend.daemon() {
+            outcome.jobs = Some(jobs(&daemon.jobs()));
+        }
+        let stolen: u64 = evicted(&cgroups)?
+            .iter()
+            .map(|evicted| evicted.stolen)
+            .sum();
+        outcome.reclaimed_bytes = stolen * pages::PAGE;
+
         println!("@@ {name}: last walk and page check");
-        let walks = self.each(&mut sandboxes, |_, sandbox| Ok(sandbox.walk()?.digest))?;
+        let walks = self.each(&mut sandboxes, |index, sandbox| {
+            backend.works(&cgroups[index], "tool-start;tool=walk")?;
+            Ok(sandbox.walk()?.digest)
+        })?;
         for (digests, digest) in outcome.digests.iter_mut().zip(walks) {
             digests.push(digest);
         }
         let checked = self.check_sandboxes.min(self.sandboxes);
         let results = self.each(&mut sandboxes[..checked], |index, sandbox| {
             let contents = Contents::read(sandbox.pid)?;
-            backend.phase(&cgroups[index], "waiting")?;
-            cgroups[index].reclaim()?;
+            backend.wait(std::slice::from_ref(&cgroups[index]))?;
             contents.compare_swapped()
         })?;
         outcome.pages_checked = results.iter().map(|(checked, _)| checked).sum();
         outcome.page_mismatches = results.iter().map(|(_, wrong)| wrong).sum();
         outcome.counters = backend.statistics()?;
 
-        for sandbox in sandboxes {
+        for (sandbox, cgroup) in sandboxes.into_iter().zip(&cgroups) {
+            backend.works(cgroup, "done")?;
             sandbox.exit()?;
         }
         outcome.left_behind = backend.finish(&cgroups)?;
@@ -236,20 +328,6 @@ impl Scenario {
         outcome.seconds = started.elapsed().as_secs_f64();
         println!("@@ {name}: done after {:.0} s", outcome.seconds);
         Ok(outcome)
-    }
-
-    /// The wait: every sandbox is reclaimed.
-    fn reclaim(
-        &self,
-        backend: &Backend,
-        sandboxes: &mut [Sandbox],
-        cgroups: &[Cgroup],
-    ) -> Result<()> {
-        self.each(sandboxes, |index, _| {
-            backend.phase(&cgroups[index], "waiting")?;
-            cgroups[index].reclaim()
-        })?;
-        Ok(())
     }
 
     /// Does something with every sandbox, `parallel` at a time; results in order.
@@ -298,11 +376,36 @@ impl Outcome {
             .unwrap_or(&self.samples)
     }
 
+    /// The same amount of work for a timer.
+    fn plan(&self) -> Plan {
+        Plan {
+            jobs: self.jobs.as_ref().map_or(0, |jobs| jobs.count),
+            bytes: self.reclaimed_bytes,
+            over: Duration::from_secs_f64(self.active_seconds),
+        }
+    }
+
     /// Mean of a quantity over the samples that count; 0 without any.
     pub fn mean(&self, quantity: impl Fn(&Sample) -> u64) -> u64 {
         let counted = self.counted();
         counted.iter().map(quantity).sum::<u64>() / (counted.len() as u64).max(1)
     }
+}
+
+/// What has left each cgroup.
+fn evicted(cgroups: &[Cgroup]) -> Result<Vec<Evicted>> {
+    cgroups.iter().map(Cgroup::evicted).collect()
+}
+
+/// The daemon's jobs; those count that took anything. It has none in a turn: it stops them when one begins.
+fn jobs(taken: &[Taken]) -> Jobs {
+    let mut jobs = Jobs::default();
+    for job in taken {
+        jobs.count += u64::from(job.bytes >= LEAST_GAIN);
+        jobs.bytes += job.bytes;
+        jobs.cpu_seconds += job.cpu.as_secs_f64();
+    }
+    jobs
 }
 
 /// Owned and fresh pages of every sandbox.

@@ -34,7 +34,8 @@ pub struct SecondLook {
     pub cpu_seconds: f64,
     /// CPU seconds in stores and loads, for comparison.
     pub store_and_load_cpu_seconds: f64,
-    /// Seconds from the end of reclaim to the end of the second look, for each wait.
+    /// Seconds from the end of reclaim to the end of the second look, for each wait. Where nothing is
+    /// aligned with waits: to the end of the wait.
     pub wait_seconds: Vec<f64>,
 }
 
@@ -62,8 +63,12 @@ impl SecondLook {
                 println!("@@ {name}: second look, {left} pages left");
             }
         }
-        let seconds = (last.1 - begin).as_secs_f64();
-        self.wait_seconds.push(seconds);
+        self.wait_ends(last.1 - begin, backend)
+    }
+
+    /// Adds a wait that has lasted so long.
+    pub fn wait_ends(&mut self, lasted: Duration, backend: &Backend) -> Result<()> {
+        self.wait_seconds.push(lasted.as_secs_f64());
         self.read(&backend.statistics()?);
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel, Receiver, Sender, SyncSender};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
@@ -58,7 +59,10 @@ pub enum Report {
 /// The threads, and the way back from them.
 pub struct Clerk {
     paths: Paths,
-    orders: SyncSender<Order>,
+    /// Until it is to end.
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
+    ending: Arc<AtomicBool>,
     back: Back,
     reports: Receiver<Report>,
 }
@@ -94,17 +98,24 @@ impl Clerk {
         };
         let (orders, inbox) = sync_channel(QUEUE);
         let (own, place) = (back.clone(), paths.clone());
-        std::thread::Builder::new()
+        let ending = Arc::new(AtomicBool::new(false));
+        let ends = ending.clone();
+        let thread = std::thread::Builder::new()
             .name("clerk".to_owned())
             .spawn(move || {
                 for order in inbox {
-                    // A new one each time: with the device held open the module could not be unloaded.
-                    own.send(carry_out(&Context::new(&place), order));
+                    let begins = matches!(order, Order::Attach { .. });
+                    if !(begins && ends.load(Ordering::Relaxed)) {
+                        // A new one each time: with the device held open the module could not be unloaded.
+                        own.send(carry_out(&Context::new(&place), order));
+                    }
                 }
             })?;
         Ok(Clerk {
             paths: paths.clone(),
-            orders,
+            orders: Some(orders),
+            thread: Some(thread),
+            ending,
             back,
             reports: receiver,
         })
@@ -112,7 +123,19 @@ impl Clerk {
 
     /// Gives an order. False when there are too many.
     pub fn order(&self, order: Order) -> bool {
-        self.orders.try_send(order).is_ok()
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.try_send(order).is_ok())
+    }
+
+    /// Waits until the detachments that were ordered are done: nobody knows of them but we. Attachments
+    /// that have not begun are left to the next daemon, which finds the xattrs.
+    pub fn finish(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // It panicked: what it has not done stays undone.
+            let _ = thread.join();
+        }
     }
 
     /// Starts to bring the pages of a sandbox back, for as long as `wanted` says.
@@ -210,4 +233,30 @@ fn attach(
         return same_cgroup(context, path, id).map(|_| Vec::new());
     }
     Ok(attached.warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detachments_are_done_before_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths {
+            device: dir.path().join("device"),
+            ..Paths::default()
+        };
+        let mut clerk = Clerk::new(&paths).unwrap();
+        for id in 0..100 {
+            assert!(clerk.order(Order::Detach(id)));
+        }
+        clerk.finish();
+        let reports = clerk.reports();
+        assert_eq!(reports.len(), 100);
+        // There is no device.
+        assert!(reports
+            .iter()
+            .all(|report| matches!(report, Report::Detached(_, Err(_)))));
+        assert!(!clerk.order(Order::Detach(1)));
+    }
 }

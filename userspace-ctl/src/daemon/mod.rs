@@ -480,6 +480,7 @@ impl Daemon {
             // Within two batches of the kernel, or when it has aged the pages.
             let _ = job.finish();
         }
+        self.clerk.finish();
         info!("ended");
     }
 

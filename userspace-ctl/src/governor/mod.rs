@@ -306,6 +306,7 @@ impl Governor {
             (self.admission.held() > 0).then(|| now.saturating_add(self.scaled(wake::REVIEW))),
             self.restores.timer(&self.budget, self.restore_timeout()),
             self.jobs_timer(now),
+            self.second_look_timer(),
         ]
         .into_iter()
         .flatten()

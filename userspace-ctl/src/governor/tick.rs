@@ -70,7 +70,6 @@ impl Governor {
 
     /// A round is complete: ranks the sandboxes, and takes from the best when memory is short.
     pub(super) fn tick(&mut self, now: Time) {
-        let elapsed = now.saturating_sub(self.sampled.min(now));
         self.sampled = now;
         self.pace.fade();
         // Deadlines are met even when a timer got lost.
@@ -93,7 +92,6 @@ impl Governor {
         } else {
             self.end_pressure();
         }
-        self.raise_second_look(elapsed);
     }
 
     /// Gives each sandbox its score.
@@ -168,25 +166,24 @@ impl Governor {
         }
     }
 
-    /// While anything is compressed or restored the second look stands back.
+    /// The second look gets the budget while nobody else needs it: nothing is taken out or brought back, nor
+    /// waits for that, and the bucket is full. Then what it takes would be lost, so that all together stay
+    /// within the budget. Else it stands back.
     pub(super) fn share_second_look(&mut self) {
-        if self.has_backlog() && self.second_look.is_some_and(|share| share > 1) {
-            self.set_second_look(1);
-        }
+        let share = match self.is_quiet() && self.budget.is_full() {
+            true => (self.budget.rate() * 100.0) as u32,
+            false => 1,
+        };
+        self.set_second_look(share.clamp(1, 100));
     }
 
-    /// The second look gets what compression and restore did not use in the last round.
-    fn raise_second_look(&mut self, elapsed: Duration) {
-        let spent = self.budget.take_spent();
-        if self.has_backlog() {
-            return self.set_second_look(1);
-        }
-        let used = match elapsed.is_zero() {
-            true => 0.0,
-            false => spent.as_secs_f64() / elapsed.as_secs_f64(),
-        };
-        let left = (self.budget.rate() - used) * 100.0;
-        self.set_second_look((left as u32).clamp(1, 100));
+    fn is_quiet(&self) -> bool {
+        !self.has_backlog() && !self.restores.are_pending()
+    }
+
+    /// When the second look may have more, if nothing happens until then.
+    pub(super) fn second_look_timer(&self) -> Option<Time> {
+        (self.is_quiet() && !self.budget.is_full()).then(|| self.budget.full_at())
     }
 
     /// The module is another one: it has not heard of anything.

@@ -22,8 +22,6 @@ pub struct Budget {
     /// Seconds of CPU time that are there; negative: owed.
     level: f64,
     at: Time,
-    /// CPU time charged since the last [`Budget::take_spent`].
-    spent: Duration,
 }
 
 impl Budget {
@@ -38,7 +36,6 @@ impl Budget {
             rate,
             level: rate * CAPACITY.as_secs_f64(),
             at: now,
-            spent: Duration::ZERO,
         }
     }
 
@@ -58,13 +55,22 @@ impl Budget {
     pub fn advance(&mut self, now: Time) {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.at = now;
-        let full = self.rate * CAPACITY.as_secs_f64();
-        self.level = (self.level + passed * self.rate).min(full);
+        self.level = (self.level + passed * self.rate).min(self.full());
+    }
+
+    fn full(&self) -> f64 {
+        self.rate * CAPACITY.as_secs_f64()
     }
 
     /// Something may begin.
     pub fn is_open(&self) -> bool {
         self.level > 0.0
+    }
+
+    /// What is not spent now is lost.
+    pub fn is_full(&self) -> bool {
+        // It fills in steps, which round.
+        self.level >= self.full() * 0.999
     }
 
     /// Sets an estimate aside.
@@ -75,21 +81,24 @@ impl Budget {
     /// Replaces an estimate by what was taken.
     pub fn settle(&mut self, estimate: Duration, taken: Duration) {
         self.level += estimate.as_secs_f64() - taken.as_secs_f64();
-        self.spent = self.spent.saturating_add(taken);
     }
 
     /// When something may begin, if nothing happens until then.
     pub fn opens_at(&self) -> Time {
-        let wait = (-self.level / self.rate).clamp(0.0, 86_400.0);
+        self.reaches(0.0)
+    }
+
+    /// When it will be full, if nothing happens until then.
+    pub fn full_at(&self) -> Time {
+        self.reaches(self.full())
+    }
+
+    fn reaches(&self, level: f64) -> Time {
+        let wait = ((level - self.level) / self.rate).clamp(0.0, 86_400.0);
         // A millisecond more, so that it is open then.
         self.at
             .saturating_add(Duration::from_secs_f64(wait))
             .saturating_add(Duration::from_millis(1))
-    }
-
-    /// CPU time charged since the last call.
-    pub fn take_spent(&mut self) -> Duration {
-        std::mem::take(&mut self.spent)
     }
 }
 
@@ -118,16 +127,23 @@ mod tests {
         }
         let part = used.as_secs_f64() / now.as_secs_f64();
         assert!((0.49..0.52).contains(&part), "{part}");
-        assert_eq!(budget.take_spent(), used);
-        assert_eq!(budget.take_spent(), Duration::ZERO);
     }
 
     #[test]
     fn what_is_not_used_is_lost() {
         let mut budget = Budget::new(0.25, Duration::ZERO);
         budget.advance(Duration::from_secs(3600));
+        assert!(budget.is_full());
         budget.reserve(MS(251));
-        assert!(!budget.is_open());
+        assert!(!budget.is_open() && !budget.is_full());
+        budget.settle(MS(251), MS(125));
+        let full = budget.full_at();
+        assert!(
+            (MS(500)..=MS(502)).contains(&(full - Duration::from_secs(3600))),
+            "{full:?}"
+        );
+        budget.advance(full);
+        assert!(budget.is_full());
     }
 
     #[test]
