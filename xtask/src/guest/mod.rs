@@ -111,6 +111,12 @@ impl Guest<'_> {
         }
     }
 
+    /// QEMU's command line, without the serial ports.
+    fn qemu(&self, cache: &Cache, accel: accel::Accel, disks: &payload::Disks) -> Command {
+        let cmdline = self.cmdline(accel);
+        qemu::command(cache, self.kernel, self.memory_mib, accel, disks, &cmdline)
+    }
+
     /// Boots the guest once.
     fn attempt(
         &self,
@@ -123,14 +129,7 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let log = dir.with_extension("log");
         let mut console = Console::create(&dir, &log, show_all)?;
-        let mut command = qemu::command(
-            cache,
-            self.kernel,
-            self.memory_mib,
-            accel,
-            &disks,
-            &self.cmdline(accel),
-        );
+        let mut command = self.qemu(cache, accel, &disks);
         qemu::serial_files(&mut command, &console);
         let start = Instant::now();
         let mut child = qemu::spawn(command, &log)?;
@@ -173,14 +172,7 @@ impl Guest<'_> {
         let disks = payload::make(&dir, artifacts, self.command.as_deref())?;
         let accel = accel::choose(cache)?;
         let kernel_log = dir.with_extension("log");
-        let mut command = qemu::command(
-            cache,
-            self.kernel,
-            self.memory_mib,
-            accel,
-            &disks,
-            &self.cmdline(accel),
-        );
+        let mut command = self.qemu(cache, accel, &disks);
         qemu::serial_terminal(&mut command, &kernel_log);
         println!(
             "kernel log: {}; leave with `exit`, or Ctrl-A X to kill the guest",

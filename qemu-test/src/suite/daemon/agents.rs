@@ -2,11 +2,14 @@
 
 //! Eight agents in Python that wait together, and one whose tool runs meanwhile.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use agentzip_ctl::protocol::{Event, Happening};
+use agentzip_ctl::Hint;
 use anyhow::{ensure, Context, Result};
 
 use super::super::fixture::cgroup::CGROUP_ROOT;
@@ -238,6 +241,7 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         median(hint_ms)
     );
 
+    latency(&mut client, busy)?;
     stops(&mut client, &events, waiting, &ids)?;
 
     for cgroup in &cgroups {
@@ -259,6 +263,44 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
     host::wait_until("sandboxes should be gone", Duration::from_secs(20), gone)?;
     controller::run(&["template", "rm", "zygote"])?;
     zygote.finish()
+}
+
+/// How long a hint by the socket takes, beside a ping-pong on a pair of sockets. Reported only: both are a
+/// matter of two processors that have other work.
+fn latency(client: &mut agentzip_ctl::client::Client, busy: &Cgroup) -> Result<()> {
+    const ROUNDS: usize = 100;
+    let (mut near, mut far) = UnixStream::pair()?;
+    let echo = std::thread::spawn(move || {
+        let mut byte = [0];
+        while far
+            .read_exact(&mut byte)
+            .and_then(|()| far.write_all(&byte))
+            .is_ok()
+        {}
+    });
+    let path = Path::new("/").join(busy.path().strip_prefix(CGROUP_ROOT)?);
+    let (mut pings, mut hints) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let began = Instant::now();
+        near.write_all(&[1])?;
+        near.read_exact(&mut [0])?;
+        pings.push(began.elapsed().as_secs_f64() * 1e3);
+        let hint = match round % 2 {
+            0 => Hint::ToolEnd,
+            _ => Hint::ToolStart { tool: None },
+        };
+        let began = Instant::now();
+        client.hint(&path, &hint)?;
+        hints.push(began.elapsed().as_secs_f64() * 1e3);
+    }
+    drop(near);
+    echo.join().ok().context("the echo died")?;
+    let (ping, hint) = (median(pings), median(hints));
+    println!(
+        "@@ daemon: a hint by socket takes {hint:.2} ms, a ping-pong {ping:.2} ms: {:.1} times (medians)",
+        hint / ping
+    );
+    Ok(())
 }
 
 /// One after the other wakes, waits again, and is woken in the middle of that.
