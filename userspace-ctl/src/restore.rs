@@ -45,6 +45,8 @@ pub struct Report {
     pub pages_still_swapped: u64,
     /// Stopped early: the cgroup or an ancestor is near a memory limit.
     pub stopped_at_limit: bool,
+    /// Ended early: it was not wanted any more.
+    pub ended_early: bool,
     /// Time in seconds.
     #[serde(rename = "seconds", serialize_with = "crate::reclaim::seconds")]
     pub elapsed: Duration,
@@ -57,6 +59,20 @@ pub struct Report {
 /// When the cgroup's files cannot be read, or a process may not be inspected. A process that exits
 /// meanwhile is no error.
 pub fn restore(procfs: &Procfs, host: &dyn Host, cgroup: &Cgroup) -> Result<Report> {
+    restore_while(procfs, host, cgroup, &|| true)
+}
+
+/// The same, for as long as it is wanted: looks before every 8 MiB.
+///
+/// # Errors
+///
+/// As [`restore`].
+pub fn restore_while(
+    procfs: &Procfs,
+    host: &dyn Host,
+    cgroup: &Cgroup,
+    wanted: &dyn Fn() -> bool,
+) -> Result<Report> {
     let started = Instant::now();
     let (pids, foreign) = cgroup.processes()?;
     let mut report = Report {
@@ -64,8 +80,14 @@ pub fn restore(procfs: &Procfs, host: &dyn Host, cgroup: &Cgroup) -> Result<Repo
         foreign,
         ..Report::default()
     };
+    let places = Places {
+        procfs,
+        host,
+        cgroup,
+        wanted,
+    };
     for pid in pids {
-        match restore_process(procfs, host, cgroup, pid, &mut report) {
+        match restore_process(&places, pid, &mut report) {
             Ok(true) => {}
             Ok(false) => report.exited += 1,
             Err(error) if is_gone(error.errno()) => report.exited += 1,
@@ -80,14 +102,26 @@ fn is_gone(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ESRCH | libc::ENOENT))
 }
 
+/// What every process is restored with.
+struct Places<'a> {
+    procfs: &'a Procfs,
+    host: &'a dyn Host,
+    cgroup: &'a Cgroup,
+    wanted: &'a dyn Fn() -> bool,
+}
+
 /// Returns whether the process was there to the end.
-fn restore_process(
-    procfs: &Procfs,
-    host: &dyn Host,
-    cgroup: &Cgroup,
-    pid: i32,
-    report: &mut Report,
-) -> Result<bool> {
+fn restore_process(places: &Places<'_>, pid: i32, report: &mut Report) -> Result<bool> {
+    let Places {
+        procfs,
+        host,
+        cgroup,
+        wanted,
+    } = *places;
+    if !wanted() {
+        report.ended_early = true;
+        return Ok(true);
+    }
     let object = format!("/proc/{pid}");
     let process = host.process(pid).map_err(Error::io("open", &object))?;
     let pagemap = procfs.pagemap(pid)?;
@@ -101,6 +135,10 @@ fn restore_process(
     for chunk in chunks(&swapped) {
         if cgroup.headroom()?.is_some_and(|room| room < CHUNK + MARGIN) {
             report.stopped_at_limit = true;
+            break;
+        }
+        if !wanted() {
+            report.ended_early = true;
             break;
         }
         if !ask(process.as_ref(), &chunk)? {

@@ -150,6 +150,8 @@ fn module_not_loaded() {
         &["sandbox", "list"],
         &["sandbox", "limit", "sb", "1M"],
         &["template", "list"],
+        &["dict", "list"],
+        &["dict", "show", "--sandbox", "sb"],
         &["limit", "max"],
     ] {
         fails(

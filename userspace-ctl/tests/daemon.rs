@@ -248,6 +248,12 @@ fn the_socket_does_the_same_and_the_module_is_told() {
     };
     client.request(&release).unwrap();
     phase("waiting");
+    let work = client.status(None).unwrap()["work"].clone();
+    assert_eq!(work["hints"], 4);
+    assert!(
+        work["jobs"].as_u64() >= Some(1) && work["restores"].as_u64() >= Some(1),
+        "{work}"
+    );
     // What it cannot attach is said, and tried again.
     trees.cgroup("agents/sb2", "");
     let attributes = agentzip_ctl::Attributes {
@@ -260,6 +266,19 @@ fn the_socket_does_the_same_and_the_module_is_told() {
         .to_string();
     assert!(error.contains("dev/agentzip"), "{error}");
     assert_eq!(status(&mut client, "/agents/sb2")["attachment"], "failed");
+    // Attached by command: known from its first hint on.
+    let other = trees.cgroup("agents/sb3", "");
+    trees.sandbox(other, true, 0);
+    client
+        .hint("/agents/sb3", &"llm-wait".parse().unwrap())
+        .unwrap();
+    assert_eq!(status(&mut client, "/agents/sb3")["state"], "compressed");
+    if xattrs(&trees) {
+        let other = trees.cgroup("agents/sb4", "");
+        trees.sandbox(other, true, 0);
+        tag(&trees, "agents/sb4", "phase", "first-token");
+        daemon.until_state("/agents/sb4", "resuming");
+    }
     // Detached by command: it was only adopted.
     std::fs::remove_dir_all(trees.path(&format!("sysfs/sandboxes/{id}"))).unwrap();
     daemon.until("dropped", |client| {
@@ -649,4 +668,51 @@ fn under_pressure_tools_are_left_alone() {
         client.status(None).unwrap()["host"]["short"] == false
     });
     assert_eq!(trees.read("cgroup/agents/sb1/memory.reclaim"), "");
+}
+
+#[test]
+fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
+    let trees = Trees::new();
+    if !xattrs(&trees) {
+        return;
+    }
+    configure(&trees, "");
+    let mut ids = Vec::new();
+    for number in 1..=2 {
+        let name = format!("agents/sb{number}");
+        let id = trees.cgroup(&name, "");
+        trees.sandbox(id, true, 5);
+        tag(&trees, &name, "template", "base");
+        tag(&trees, &name, "phase", "llm-wait;expect=60000");
+        ids.push(id);
+    }
+    let phase = |number: usize| trees.read(&format!("sysfs/sandboxes/{}/phase", ids[number - 1]));
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "compressed");
+    daemon.until_state("/agents/sb2", "compressed");
+    // The second goes on by the socket.
+    daemon
+        .client()
+        .hint("/agents/sb2", &"tool-start".parse().unwrap())
+        .unwrap();
+    daemon.until_state("/agents/sb2", "running");
+    daemon.kill();
+    tag(&trees, "agents/sb1", "phase", "tool-start;tool=x");
+    let noted = {
+        let path = trees.path("cgroup/agents/sb2");
+        rustix::fs::getxattr(path, c"trusted.agentzip.outdated", &mut [0; 99]).is_ok()
+    };
+    let daemon = Daemon::start(&trees);
+    daemon.until_state("/agents/sb1", "running");
+    assert_eq!(phase(1).trim(), "running");
+    if noted {
+        assert_eq!(phase(2).trim(), "running");
+        assert_eq!(
+            status(&mut daemon.client(), "/agents/sb2")["state"],
+            "running"
+        );
+    }
+    // The same text, set again, is news.
+    tag(&trees, "agents/sb2", "phase", "llm-wait;expect=60000");
+    daemon.until_state("/agents/sb2", "compressed");
 }

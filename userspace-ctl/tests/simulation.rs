@@ -204,6 +204,7 @@ impl World {
                 self.seen.file_first += u64::from(file_first);
                 let sandbox = self.sandboxes.get_mut(&id).unwrap();
                 assert!(sandbox.job.is_none(), "{id} has a job");
+                assert!(!sandbox.restoring, "{id} is being restored");
                 assert!(!(sandbox.hints && sandbox.works), "{id} works");
                 sandbox.job = Some((bytes, now));
                 self.jobs += 1;
@@ -237,6 +238,7 @@ impl World {
                 let since = self.frozen.remove(&id).expect("thawed what was not frozen");
                 self.seen.longest_hold = self.seen.longest_hold.max(now - since);
             }
+            Effect::EndRestore(id) => assert!(self.sandboxes[&id].restoring, "{id}"),
             Effect::Level(..) | Effect::SecondLook(_) | Effect::Note(_) => {}
         }
     }

@@ -75,6 +75,7 @@ fn table(debug: bool) -> Vec<Test> {
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
+        inject_sites::LISTS,
     ]
     .concat();
     if debug {

@@ -94,6 +94,7 @@ fn mean(bytes: u64) -> String {
 
 fn groups(context: &Context) -> Result<BTreeMap<[String; 3], Group>> {
     let mut groups = BTreeMap::new();
+    context.sysfs.module()?;
     for sandbox in context.sysfs.sandboxes()? {
         let group = groups.entry(key(&sandbox)).or_insert_with(|| Group {
             name: sandbox.group.clone(),
@@ -139,6 +140,7 @@ pub fn list(context: &Context) -> Result<List> {
 ///
 /// When it is no sandbox, or the module's files cannot be read.
 pub fn show(context: &Context, selector: &Selector) -> Result<List> {
+    context.sysfs.module()?;
     let (cgroup_id, cgroup) = select(context, selector)?;
     let sandbox = context.sysfs.sandbox(cgroup_id)?.ok_or_else(|| {
         Error::invalid(

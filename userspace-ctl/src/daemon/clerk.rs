@@ -138,19 +138,21 @@ impl Clerk {
         }
     }
 
-    /// Starts to bring the pages of a sandbox back.
+    /// Starts to bring the pages of a sandbox back, for as long as `wanted` says.
     ///
     /// # Errors
     ///
     /// When the kernel gives no thread.
-    pub fn restore(&self, id: Id, path: PathBuf) -> io::Result<()> {
+    pub fn restore(&self, id: Id, path: PathBuf, wanted: Arc<AtomicBool>) -> io::Result<()> {
         let (back, paths) = (self.back.clone(), self.paths.clone());
         std::thread::Builder::new()
             .name("restore".to_owned())
             .spawn(move || {
                 let context = Context::new(&paths);
-                let report = same_cgroup(&context, &path, id)
-                    .and_then(|cgroup| restore::restore(&context.procfs, &Machine, &cgroup));
+                let wanted = || wanted.load(Ordering::Relaxed);
+                let report = same_cgroup(&context, &path, id).and_then(|cgroup| {
+                    restore::restore_while(&context.procfs, &Machine, &cgroup, &wanted)
+                });
                 let cpu = thread_cpu_time(thread_id()).unwrap_or_default();
                 back.send(Report::Restored(id, cpu, report));
             })?;

@@ -93,6 +93,8 @@ pub(super) struct Entry {
     pub files: CgroupFiles,
     /// The last hint by xattr.
     pub by_xattr: Option<Hint>,
+    /// A hint by another way came after that, and this is noted on the directory.
+    pub outdated: bool,
     /// When we last wrote a note on its directory, which the watcher takes for the same hint again.
     pub noted: Option<Time>,
     /// We froze it.
@@ -119,6 +121,7 @@ impl Entry {
             failed: None,
             files: CgroupFiles::default(),
             by_xattr: None,
+            outdated: false,
             noted: None,
             frozen: false,
             attaching: Vec::new(),

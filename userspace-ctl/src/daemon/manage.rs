@@ -19,6 +19,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::governor::{Id, Input};
 use crate::hint::Hint;
+use crate::lifecycle::State;
 use crate::protocol::{Happening, Response, Source, Word};
 use crate::socket::Token;
 use crate::sysfs::Told;
@@ -54,6 +55,20 @@ impl Daemon {
             if let Some(cgroup) = cgroups.get(&id) {
                 self.adopt(cgroup, &told);
             }
+        }
+    }
+
+    /// Takes over a sandbox that was attached by command a moment ago.
+    pub(super) fn adopt_one(&mut self, directory: &Directory) {
+        let told = match self.module {
+            true => self.sysfs.told(directory.id()).ok().flatten(),
+            false => None,
+        };
+        let Some(told) = told.filter(|told| told.attached) else {
+            return;
+        };
+        if let Ok(cgroup) = self.hierarchy.open(&self.path(directory.inside())) {
+            self.adopt(&cgroup, &told);
         }
     }
 
@@ -133,12 +148,10 @@ impl Daemon {
         }
     }
 
-    /// Looks at the trees again; `first`: with eyes that have not seen them before.
-    pub(super) fn look_at_trees(&mut self, first: bool) {
-        self.young = first;
+    /// Looks at the trees again.
+    pub(super) fn look_at_trees(&mut self) {
         let changes = self.watcher.rescan(&self.authority);
         self.take_changes(changes);
-        self.young = false;
     }
 
     pub(super) fn read_changes(&mut self) {
@@ -166,7 +179,12 @@ impl Daemon {
                     hint,
                     standing,
                     ..
-                } => self.hint_by_xattr(cgroup.id(), hint, standing),
+                } => {
+                    if !self.entries.contains_key(&cgroup.id()) {
+                        self.adopt_one(&cgroup);
+                    }
+                    self.hint_by_xattr(cgroup.id(), hint, standing);
+                }
                 Change::Removed { cgroup, why, .. } => {
                     let (reason, detach) = match why {
                         Removal::Gone => ("removed", false),
@@ -188,8 +206,8 @@ impl Daemon {
         }
     }
 
-    /// A hint by xattr. One that stood there before we began counts only when it does not contradict
-    /// the module, which was told by another way since.
+    /// A hint by xattr. One that stood there before we began counts, as it may have been set while no
+    /// daemon was there, unless it was noted that a hint by another way came after it.
     fn hint_by_xattr(&mut self, id: Id, hint: Hint, standing: bool) {
         let now = self.now();
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -200,17 +218,31 @@ impl Daemon {
         if echo {
             return;
         }
-        if standing && self.young && entry.attachment == Attachment::Done {
-            let phase = self.sysfs.told(id).ok().flatten().map(|told| told.phase);
-            let contradicts = match (hint.kernel_phase(), phase) {
-                (Some(hinted), Some(phase)) => hinted.name() != phase,
-                _ => false,
-            };
-            if contradicts {
-                return debug!(cgroup = entry.name(), %hint, "an old hint: not taken");
-            }
+        let noted = standing
+            .then(|| mark::read(&entry.directory, mark::OUTDATED))
+            .flatten();
+        if noted.is_some_and(|text| text == hint.to_string()) {
+            entry.outdated = true;
+            return debug!(cgroup = entry.name(), %hint, "an outdated hint: not taken");
+        }
+        if entry.outdated || standing {
+            entry.outdated = false;
+            mark::remove(&entry.directory, mark::OUTDATED);
         }
         self.hint(id, hint, Source::Xattr);
+    }
+
+    /// A hint came by another way: the xattr, if there is one, is older, and the next daemon has to
+    /// know.
+    pub(super) fn outdate_xattr(&mut self, id: Id) {
+        let Some(entry) = self.entries.get_mut(&id) else {
+            return;
+        };
+        if let (Some(hint), false) = (&entry.by_xattr, entry.outdated) {
+            entry.outdated = true;
+            // No echo to wait for: the watcher sees that the names of the attributes have changed.
+            mark::write(&entry.directory, mark::OUTDATED, &hint.to_string());
+        }
     }
 
     /// A cgroup shall be a sandbox with these attributes, whether it is one already or not.
@@ -223,8 +255,15 @@ impl Daemon {
         token: Option<Token>,
     ) {
         let id = directory.id();
-        let known = self.entries.contains_key(&id);
-        if !known {
+        let there = self.entries.contains_key(&id);
+        let view = self.governor.view(id, self.now());
+        // One that was finished begins anew.
+        let over = view.is_some_and(|view| view.state == State::Terminated);
+        if over {
+            self.feed(Input::Gone(id));
+        }
+        let known = there && !over;
+        if !there {
             let entry = Entry::new(directory, owner, attributes.clone(), source);
             self.entries.insert(id, entry);
         }
@@ -272,11 +311,9 @@ impl Daemon {
             return;
         };
         if told.as_ref().is_some_and(|told| entry.is_as(told)) {
-            let new = entry.attachment != Attachment::Done;
             entry.attachment = Attachment::Done;
-            if new {
-                self.feed(Input::Attached(id));
-            }
+            // It may have been told before, which does no harm.
+            self.feed(Input::Attached(id));
             return self.answer_attach(id, &Ok(()));
         }
         let order = Order::Attach {

@@ -14,11 +14,13 @@ use rustix::io::Errno;
 pub const HELD: &CStr = c"trusted.agentzip.held";
 /// A tool reads the memory of this cgroup: nothing is to be done to it.
 pub const QUIESCED: &CStr = c"trusted.agentzip.quiesced";
+/// The phase xattr of this cgroup, when a hint by another way came after it.
+pub const OUTDATED: &CStr = c"trusted.agentzip.outdated";
 /// What `memory.swap.max` of this cgroup was before the daemon set it to 0.
 pub const SWAP_MAX: &CStr = c"trusted.agentzip.swap_max";
 
 /// Longest value.
-const LONGEST: usize = 64;
+const LONGEST: usize = 128;
 
 /// Whether the directory at a path has a note of a daemon that may be gone.
 pub fn is_any(path: &Path) -> bool {

@@ -21,10 +21,12 @@ pub mod mark;
 pub mod notify;
 mod obey;
 mod serve;
+pub mod totals;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +42,7 @@ use self::files::MemInfo;
 use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
+use self::totals::Totals;
 use crate::authority::{Authority, Uid};
 use crate::cgroup::Hierarchy;
 use crate::config::Config;
@@ -86,11 +89,12 @@ pub struct Daemon {
     inbox: VecDeque<Input>,
     entries: BTreeMap<Id, Entry>,
     jobs: BTreeMap<Id, Job>,
+    /// Restores that run; false: not wanted any more.
+    restores: BTreeMap<Id, Arc<AtomicBool>>,
     holders: Holders,
+    totals: Totals,
     /// The module is loaded.
     module: bool,
-    /// Trees are looked at for the first time.
-    young: bool,
     /// The share of the second look before the daemon began.
     second_look: Option<u64>,
     log: LogLimit,
@@ -162,9 +166,10 @@ impl Daemon {
             inbox: VecDeque::new(),
             entries: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            restores: BTreeMap::new(),
             holders: Holders::default(),
+            totals: Totals::default(),
             module,
-            young: true,
             second_look: None,
             log: LogLimit::default(),
             memory_at: None,
@@ -183,7 +188,7 @@ impl Daemon {
         self.read_memory();
         self.free_what_was_left();
         self.adopt_all();
-        self.look_at_trees(true);
+        self.look_at_trees();
         self.apply_settings();
         let config = self.governor.config();
         info!(
@@ -398,13 +403,12 @@ impl Daemon {
                 "its settings take effect with a restart of the daemon only",
             ));
         }
-        let moved = config.watch != old.watch;
-        if moved {
+        if config.watch != old.watch {
             self.watcher = Watcher::new(self.mount.clone(), &config.watch)?;
         }
         self.authority = authority;
         self.feed(Input::Config(Box::new(config)));
-        self.look_at_trees(moved);
+        self.look_at_trees();
         self.apply_settings();
         Ok(())
     }

@@ -2,18 +2,22 @@
 
 //! Does what the governor says, and tells it what came of that.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
 use super::clerk::Report;
+use super::totals::micros;
 use super::{mark, Daemon};
 use crate::authority::Uid;
 use crate::directory::Directory;
-use crate::error::{read_text, write_text, Error};
+use crate::error::{read_text, write_text, Error, Result};
 use crate::governor::{Done, Effect, Id, Input, Note, Reason};
 use crate::lifecycle::State;
 use crate::protocol::{ErrorCode, Happening, Response, Source, Word};
+use crate::restore;
 use crate::worker::{Job, Order, Outcome};
 
 /// Less than this is no reason to look for a reason.
@@ -41,6 +45,11 @@ impl Daemon {
                 }
             }
             Effect::Restore(id) => self.start_restore(id),
+            Effect::EndRestore(id) => {
+                if let Some(wanted) = self.restores.get(&id) {
+                    wanted.store(false, Ordering::Relaxed);
+                }
+            }
             Effect::Freeze(id) => self.freeze(id),
             Effect::Thaw(id) => self.thaw(id),
             Effect::SecondLook(percent) => {
@@ -113,6 +122,7 @@ impl Daemon {
         };
         let done = match job.finish() {
             Ok(outcome) => {
+                self.totals.job(&outcome);
                 self.publish_outcome(id, &outcome);
                 Done {
                     reclaimed: outcome.reclaimed_bytes,
@@ -141,7 +151,6 @@ impl Daemon {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (owner, cgroup) = (entry.owner, entry.name());
         debug!(
             cgroup,
@@ -194,12 +203,21 @@ impl Daemon {
         let started = match self.entries.get(&id) {
             Some(entry) => {
                 let path = self.path(entry.directory.inside());
-                self.clerk.restore(id, path)
+                let wanted = Arc::new(AtomicBool::new(true));
+                self.restores.insert(id, wanted.clone());
+                self.clerk.restore(id, path, wanted)
             }
             None => Err(std::io::ErrorKind::NotFound.into()),
         };
         if let Err(error) = started {
-            self.warn("restore", &format!("cannot start a restore: {error}"));
+            let problem = format!("cannot start a restore: {error}");
+            self.warn("restore", &problem);
+            let entry = self.entries.get_mut(&id);
+            let waiting = entry.map(|entry| std::mem::take(&mut entry.quiescing));
+            for token in waiting.unwrap_or_default() {
+                let response = Response::error(ErrorCode::Failed, problem.clone());
+                self.server.reply(token, response);
+            }
             self.inbox.push_back(Input::Restored(id, Duration::ZERO));
         }
     }
@@ -215,24 +233,35 @@ impl Daemon {
                     }
                 }
                 Report::Restored(id, cpu, result) => {
+                    self.restores.remove(&id);
+                    self.totals.restore(cpu);
                     if let Err(error) = &result {
                         self.warn("restore", &error.to_string());
                     }
-                    let waiting = self
-                        .entries
-                        .get_mut(&id)
-                        .map(|entry| std::mem::take(&mut entry.quiescing))
-                        .unwrap_or_default();
-                    for token in waiting {
-                        let response = match &result {
-                            Ok(report) => Response::result(report),
-                            Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
-                        };
-                        self.server.reply(token, response);
-                    }
                     self.feed(Input::Restored(id, cpu));
+                    self.answer_quiesce(id, &result);
                 }
             }
+        }
+    }
+
+    /// Answers those who wait for all pages of a sandbox, unless another restore is to come: one that was
+    /// begun before they asked may have ended early.
+    fn answer_quiesce(&mut self, id: Id, result: &Result<restore::Report>) {
+        let view = self.governor.view(id, self.now());
+        if view.is_some_and(|view| view.restoring) {
+            return;
+        }
+        let waiting = match self.entries.get_mut(&id) {
+            Some(entry) => std::mem::take(&mut entry.quiescing),
+            None => return,
+        };
+        for token in waiting {
+            let response = match result {
+                Ok(report) => Response::result(report),
+                Err(error) => Response::error(ErrorCode::Failed, error.to_string()),
+            };
+            self.server.reply(token, response);
         }
     }
 
@@ -357,6 +386,7 @@ impl Daemon {
 
     /// A hint came in by some way.
     pub(super) fn hint(&mut self, id: Id, hint: crate::hint::Hint, source: Source) {
+        self.totals.hints += 1;
         self.refresh_memory();
         self.feed(Input::Hint(id, hint.clone()));
         if let Some(entry) = self.entries.get(&id) {

@@ -53,6 +53,7 @@ impl Daemon {
                 let id = self.sandbox(&directory)?;
                 // The answer first: the client need not wait for what follows.
                 self.server.reply(token, Response::Done);
+                self.outdate_xattr(id);
                 self.hint(id, hint, Source::Socket);
                 return Ok(None);
             }
@@ -113,6 +114,7 @@ impl Daemon {
             Request::Status { cgroup: None } => Response::result(&json!({
                 "module": self.module,
                 "host": self.governor.overview(),
+                "work": self.totals.report(),
                 "socket": self.server.counters(),
                 "uptime_ms": u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX),
             })),
@@ -147,7 +149,7 @@ impl Daemon {
     fn sandbox(&mut self, directory: &Directory) -> Result<Id, Response> {
         let id = directory.id();
         if !self.entries.contains_key(&id) {
-            self.adopt_all();
+            self.adopt_one(directory);
         }
         match self.entries.contains_key(&id) {
             true => Ok(id),

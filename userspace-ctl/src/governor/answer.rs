@@ -55,7 +55,7 @@ pub struct View {
     pub compressing: bool,
     /// Something is to be taken from it when its turn comes.
     pub queued: bool,
-    /// It is being brought back, for a quiesce as well.
+    /// It is being brought back, or is to be, for a quiesce as well.
     pub restoring: bool,
     /// Bytes that were taken since it last woke.
     pub taken: u64,
@@ -103,7 +103,7 @@ impl Governor {
             held: self.admission.holds(id),
             compressing: sandbox.job.is_some(),
             queued: sandbox.want.is_some() && sandbox.job.is_none(),
-            restoring: self.restores.is_running(id),
+            restoring: self.restores.is_pending(id),
             taken: sandbox.taken,
             current: sandbox.current,
             score: sandbox.score,

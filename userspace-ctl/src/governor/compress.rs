@@ -76,6 +76,10 @@ impl Governor {
             self.effects.push(Effect::Thaw(id));
         }
         self.restores.forget(id);
+        let quiesced = self.sandboxes.get(&id).is_some_and(|s| s.quiesced);
+        if self.restores.is_running(id) && !quiesced {
+            self.effects.push(Effect::EndRestore(id));
+        }
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.low = u64::MAX;
             sandbox.dry = None;
@@ -134,7 +138,9 @@ impl Governor {
     /// Starts what may be started.
     pub(super) fn start_jobs(&mut self, now: Time) {
         while !self.ring.is_empty() && self.may_start() {
-            let (sandboxes, orphans, pace) = (&self.sandboxes, &self.orphans, &self.pace);
+            let (sandboxes, pace) = (&self.sandboxes, &self.pace);
+            // One that is being brought back, or that has an old job, waits for the end of that.
+            let busy = |id| self.orphans.contains_key(&id) || self.restores.is_running(id);
             let full = self.swap_is_full();
             let weight = |id| {
                 let score = sandboxes.get(&id).map_or(0.0, |sandbox| sandbox.score);
@@ -143,7 +149,7 @@ impl Governor {
             let turn = |id| match sandboxes.get(&id) {
                 Some(sandbox) if sandbox.want.is_some() && !sandbox.quiesced => {
                     let rests = sandbox.pauses(now) || !sandbox.turns.has_any(now);
-                    if full || rests || orphans.contains_key(&id) {
+                    if full || rests || busy(id) {
                         return Turn::Skip;
                     }
                     // It has to pay before the wait is over: half of what is left for taking.

@@ -134,6 +134,8 @@ pub enum Effect {
     Stop(Id),
     /// Bring its pages back; ends with [`Input::Restored`].
     Restore(Id),
+    /// End that at once: it begins to wait again. It still ends with [`Input::Restored`].
+    EndRestore(Id),
     /// Hold all its processes.
     Freeze(Id),
     /// Let them go on.

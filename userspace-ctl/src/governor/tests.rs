@@ -760,3 +760,17 @@ fn restores_count_before_they_end() {
         .count();
     assert_eq!(restores, 1, "one of them takes the whole bucket");
 }
+
+#[test]
+fn a_wait_ends_the_restore_before_it() {
+    let mut desk = Desk::new();
+    desk.sandbox(1, Profile::Interactive);
+    assert!(desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    let effects = desk.hint(1, "llm-wait;expect=60000");
+    assert_eq!(
+        effects,
+        [Effect::Phase(1, Phase::Waiting), Effect::EndRestore(1)]
+    );
+    let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
+    assert_eq!(Desk::starts(&effects).len(), 1);
+}

@@ -38,6 +38,11 @@ impl Restores {
         self.running.iter().any(|(other, _)| *other == id)
     }
 
+    /// It runs, or waits for its turn.
+    pub fn is_pending(&self, id: Id) -> bool {
+        self.is_running(id) || self.waiting.iter().any(|(other, _)| *other == id)
+    }
+
     /// When the first may begin for which there is no CPU time now, or is dropped.
     pub fn timer(&self, budget: &Budget, timeout: Duration) -> Option<Time> {
         if self.waiting.is_empty() {

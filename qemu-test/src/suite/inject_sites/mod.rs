@@ -23,7 +23,15 @@ use super::fixture::Ctx;
 use super::inject::is_enomem;
 use super::runner::Test;
 
-/// The tests of this file.
+/// What any kernel can tell: whether somebody has said of every kernel function that the module calls
+/// if it allocates.
+pub const LISTS: &[Test] = &[Test {
+    name: "sites.functions_are_known",
+    timeout_s: 60,
+    run: functions_are_known,
+}];
+
+/// The tests of this file that need the debug kernel.
 pub const TESTS: &[Test] = &[Test {
     name: "inject.every_site",
     timeout_s: 900,
@@ -164,6 +172,12 @@ impl Search {
         );
         Ok(())
     }
+}
+
+fn functions_are_known(_: &mut Ctx) -> Result<()> {
+    let sites = sites::of_module(&module::file())?;
+    ensure!(!sites.is_empty(), "the module allocates nothing");
+    Ok(())
 }
 
 fn every_site(ctx: &mut Ctx) -> Result<()> {
