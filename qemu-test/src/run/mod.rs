@@ -48,7 +48,7 @@ pub struct DemoArgs {
     #[arg(long)]
     native_loop_ns: Option<u64>,
     /// Turns of all of them but the first ones.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 2)]
     repetition_turns: usize,
     /// Folder for demo.json.
     #[arg(long, default_value_os_t = report_folder())]

@@ -92,7 +92,7 @@ struct Run {
     outside_bytes: u64,
     /// The ratio if that were owned memory too.
     ratio_with_outside: f64,
-    /// Mean of the fall of MemAvailable over the same waits, page tables taken out.
+    /// Mean of the fall of MemAvailable over the same waits, page tables and the daemon taken out.
     available_change_bytes: i64,
     pages_checked: u64,
     page_mismatches: u64,
