@@ -43,7 +43,7 @@ fn pages(count: u64) -> u64 {
         for (at, word) in page.windows(8).enumerate().step_by(4) {
             let value = word
                 .iter()
-                .fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+                .fold(0u64, |value, byte| (value << 8) | u64::from(*byte));
             let hash = (value.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 54) as usize;
             let before = usize::from(std::mem::replace(&mut table[hash & 1023], at as u16));
             if page.get(before..before + 8) != Some(word) {

@@ -504,6 +504,13 @@ impl Report {
                 with.turn_seconds_median, without.turn_seconds_median
             ),
         );
+        let looks = with.repetitions.iter().map(|one| &one.second_look);
+        let left: Vec<u64> = looks.flatten().map(|look| look.pages_left).collect();
+        check(
+            "every page has had its second look".into(),
+            left.len() == with.repetitions.len() && left.iter().all(|&pages| pages == 0),
+            format!("{} pages left at a last wait", left.iter().sum::<u64>()),
+        );
         check(
             "workload: owned memory of every sandbox".into(),
             self.owned_bytes_per_sandbox_min >= OWNED_MIN,
@@ -764,7 +771,7 @@ mod tests {
                     fresh: 4096,
                 }],
                 representations: Vec::new(),
-                second_look: None,
+                second_look: configuration.uses_module().then(SecondLook::default),
                 stores_saved: None,
                 counters: [("load_errors".to_owned(), 0)].into(),
                 left_behind: Vec::new(),
@@ -812,7 +819,7 @@ mod tests {
 
     #[test]
     fn each_condition_fails_alone() {
-        let broken: [(&str, Breaking); 13] = [
+        let broken: [(&str, Breaking); 15] = [
             ("digests", |o| o[1].digests[0][1] = "c".into()),
             ("unchanged", |o| o[2].page_mismatches = 1),
             ("unchanged", |o| o[1].pages_checked = 0),
@@ -829,6 +836,10 @@ mod tests {
                 o[3].turn_seconds = vec![0.8];
                 o[5].turn_seconds = vec![1.1];
             }),
+            ("second look", |o| {
+                o[4].second_look.as_mut().unwrap().pages_left = 3
+            }),
+            ("second look", |o| o[2].second_look = None),
             ("fresh pages", |o| o[0].shares[0].fresh = 8000),
             ("at least 2.4", |o| {
                 for sample in &mut o[2].samples {

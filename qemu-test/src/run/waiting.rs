@@ -13,9 +13,11 @@ use serde::Serialize;
 
 use super::backend::Backend;
 
-/// The second look is done when it has not taken any time for so long. Housekeeping starts it every second
-/// where there is something to do.
+/// The second look is done when nothing waits for it and it has not taken any time for so long.
+/// Housekeeping starts it every second where there is something to do.
 const QUIET: Duration = Duration::from_secs(4);
+/// The same while something waits for it: longer than it pauses when it is given a small share only.
+const STUCK: Duration = Duration::from_secs(30);
 /// Pause between two looks at it.
 const POLL: Duration = Duration::from_millis(250);
 /// Pause between two lines that say how far it is.
@@ -45,7 +47,8 @@ impl SecondLook {
         let begin = Instant::now();
         let mut told = begin;
         let mut last = (count(&backend.statistics()?, "second_look_ns"), begin);
-        while last.1.elapsed() < QUIET {
+        let mut quiet = QUIET;
+        while last.1.elapsed() < quiet {
             ensure!(
                 begin.elapsed() < LIMIT,
                 "the second look was not done after {} s",
@@ -57,9 +60,10 @@ impl SecondLook {
             if now != last.0 {
                 last = (now, Instant::now());
             }
+            let left = count(&statistics, "provisional");
+            quiet = if left == 0 { QUIET } else { STUCK };
             if told.elapsed() > TELL {
                 told = Instant::now();
-                let left = count(&statistics, "provisional");
                 println!("@@ {name}: second look, {left} pages left");
             }
         }

@@ -43,7 +43,7 @@ impl Member {
         self.puppet.write(&mut self.region, |page| {
             // Pages of a task: like those of the others, and different in some words.
             let like = Spec::new(Kind::Text, page as u32 % 512);
-            Some(like.edited(12, (round * 16 + number) << 20 | page as u32))
+            Some(like.edited(12, ((round * 16 + number) << 20) | page as u32))
         })
     }
 }
