@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! `agentzip daemon` on real cgroups and the real module: agents that say by xattr what they do, a
-//! daemon that is killed, sandboxes that all wake at once.
+//! daemon that is killed or has no module, sandboxes that are held still or all wake at once.
 
 mod agents;
+mod alone;
 mod hot;
 mod kills;
 pub mod storm;
@@ -22,11 +23,23 @@ use super::runner::Test;
 use super::sys;
 
 /// The tests of this folder that any kernel can run.
-pub const TESTS: &[Test] = &[Test {
-    name: "daemon.killed_fifty_times",
-    timeout_s: 240,
-    run: kills::killed_fifty_times,
-}];
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "daemon.killed_fifty_times",
+        timeout_s: 240,
+        run: kills::killed_fifty_times,
+    },
+    Test {
+        name: "daemon.quiesced_is_whole",
+        timeout_s: 180,
+        run: alone::quiesced_is_whole,
+    },
+    Test {
+        name: "daemon.without_the_module",
+        timeout_s: 180,
+        run: alone::without_the_module,
+    },
+];
 
 /// Those that the debug kernel has no time for: it takes minutes to start Python.
 pub const STOCK: &[Test] = &[
