@@ -82,13 +82,12 @@ fn table(args: &Args) -> Vec<Test> {
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,
-        daemon::TESTS,
         inject_sites::LISTS,
     ]
     .concat();
     match args.debug {
         true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
-        false => tests.extend(daemon::STOCK),
+        false => tests.extend(daemon::TESTS),
     }
     tests
 }

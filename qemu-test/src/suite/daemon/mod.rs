@@ -22,7 +22,8 @@ use super::fixture::{controller, host};
 use super::runner::Test;
 use super::sys;
 
-/// The tests of this folder that any kernel can run.
+/// The tests of this folder. The debug kernel has no time for them, and they are about what is in user space:
+/// Python alone takes minutes to start there.
 pub const TESTS: &[Test] = &[
     Test {
         name: "daemon.killed_fifty_times",
@@ -39,10 +40,6 @@ pub const TESTS: &[Test] = &[
         timeout_s: 180,
         run: alone::without_the_module,
     },
-];
-
-/// Those that the debug kernel has no time for: it takes minutes to start Python.
-pub const STOCK: &[Test] = &[
     Test {
         name: "daemon.eight_agents",
         timeout_s: 600,
