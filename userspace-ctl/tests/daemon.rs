@@ -786,6 +786,35 @@ fn without_soft_dirty_bits_hot_pages_are_compressed() {
     daemon.end();
 }
 
+/// Told while no daemon was there, and heard before anything is taken by the phase of before.
+#[test]
+fn a_tool_that_began_meanwhile_is_left_alone() {
+    let trees = Trees::new();
+    if !xattrs(&trees) {
+        return;
+    }
+    configure(&trees, "");
+    for number in 0..20 {
+        let cgroup = format!("agents/sb{number}");
+        let id = trees.cgroup(&cgroup, "");
+        trees.sandbox(id, true, 5);
+        trees.write(&format!("sysfs/sandboxes/{id}/phase"), "waiting\n");
+        tag(&trees, &cgroup, "template", "python");
+        tag(&trees, &cgroup, "phase", "tool-start;tool=make");
+    }
+    let daemon = Daemon::start(&trees);
+    for number in 0..20 {
+        daemon.until_state(&format!("/agents/sb{number}"), "running");
+    }
+    let work = daemon.client().status(None).unwrap()["work"].clone();
+    daemon.end();
+    assert_eq!(work["jobs"], 0, "{work}");
+    for number in 0..20 {
+        let taken = trees.read(&format!("cgroup/agents/sb{number}/memory.reclaim"));
+        assert_eq!(taken.trim(), "", "sb{number}");
+    }
+}
+
 #[test]
 fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
     let trees = Trees::new();

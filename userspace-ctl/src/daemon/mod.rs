@@ -203,9 +203,13 @@ impl Daemon {
         self.second_look = self.sysfs.second_look_percent().ok();
         self.read_memory();
         self.free_what_was_left();
+        // The module knows the phases of before; what was told meanwhile stands in the trees.
+        self.governor.hold_still(true);
         self.adopt_all();
         self.look_at_trees();
         self.apply_settings();
+        self.governor.hold_still(false);
+        self.feed(Input::Clock);
         let config = self.governor.config();
         info!(
             sandboxes = self.entries.len(),

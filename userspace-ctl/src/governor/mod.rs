@@ -171,6 +171,8 @@ pub enum Note {
 #[derive(Debug)]
 pub struct Governor {
     config: Config,
+    /// Nothing is begun: see [`Governor::hold_still`].
+    still: bool,
     cpus: f64,
     times: Times,
     sandboxes: BTreeMap<Id, Sandbox>,
@@ -217,6 +219,7 @@ impl Governor {
         let budget = Budget::new(config.schedule.cpu_budget.part() * cpus, now);
         let times = times(&config);
         Governor {
+            still: false,
             pace: Pace::new(config.time_scale),
             admission: Admission::new(SETTLING.mul_f64(config.time_scale)),
             times,
@@ -237,6 +240,12 @@ impl Governor {
             second_look: None,
             effects: Vec::new(),
         }
+    }
+
+    /// While it holds still it learns what there is, and begins nothing. Otherwise it would take from
+    /// sandboxes whose latest hint it has not heard yet.
+    pub fn hold_still(&mut self, still: bool) {
+        self.still = still;
     }
 
     /// Its configuration.
@@ -277,7 +286,7 @@ impl Governor {
             Input::Config(config) => self.reconfigure(*config),
             Input::Clock => self.clock(now),
         }
-        if !decides && self.admission.held() == 0 {
+        if self.still || (!decides && self.admission.held() == 0) {
             return;
         }
         self.review(now);
