@@ -146,6 +146,14 @@ fn tag(trees: &Trees, cgroup: &str, name: &str, value: &str) {
     setxattr(path, name, value.as_bytes(), XattrFlags::empty()).unwrap();
 }
 
+/// What makes a sandbox of a template.
+fn python() -> agentzip_ctl::Attributes {
+    agentzip_ctl::Attributes {
+        template: Some("python".parse().unwrap()),
+        ..Default::default()
+    }
+}
+
 fn no_module(trees: &Trees) {
     std::fs::remove_dir_all(trees.path("sysfs")).unwrap();
 }
@@ -256,12 +264,8 @@ fn the_socket_does_the_same_and_the_module_is_told() {
     );
     // What it cannot attach is said, and tried again.
     trees.cgroup("agents/sb2", "");
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
     let error = client
-        .attach("/agents/sb2", &attributes)
+        .attach("/agents/sb2", &python())
         .unwrap_err()
         .to_string();
     assert!(error.contains("dev/agentzip"), "{error}");
@@ -367,11 +371,7 @@ fn what_waits_for_the_clock_only_does_not_wait_for_a_round() {
     trees.cgroup("agents/sb1", "");
     let daemon = Daemon::start(&trees);
     let mut client = daemon.client();
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
-    client.attach("/agents/sb1", &attributes).unwrap();
+    client.attach("/agents/sb1", &python()).unwrap();
     client
         .hint("/agents/sb1", &"llm-wait;expect=1".parse().unwrap())
         .unwrap();
@@ -390,14 +390,7 @@ fn a_module_that_is_loaded_later_is_told_everything() {
     let daemon = Daemon::start(&trees);
     // Two rounds are over when this one is gone.
     trees.write("cgroup/elsewhere/sb/cgroup.procs", "");
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
-    daemon
-        .client()
-        .attach("/elsewhere/sb", &attributes)
-        .unwrap();
+    daemon.client().attach("/elsewhere/sb", &python()).unwrap();
     std::fs::remove_dir_all(trees.path("cgroup/elsewhere/sb")).unwrap();
     daemon.until("a round", |client| {
         client.list().unwrap().as_array().unwrap().is_empty()
@@ -465,14 +458,10 @@ fn a_sandbox_that_is_gone_before_it_was_looked_at_is_forgotten() {
     configure(&trees, "[schedule]\nperiod = \"50ms\"\n");
     let daemon = Daemon::start(&trees);
     let mut client = daemon.client();
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
     for name in ["brief", "stays"] {
         trees.write(&format!("cgroup/elsewhere/{name}/cgroup.procs"), "");
         client
-            .attach(format!("/elsewhere/{name}"), &attributes)
+            .attach(format!("/elsewhere/{name}"), &python())
             .unwrap();
     }
     std::fs::remove_dir_all(trees.path("cgroup/elsewhere/brief")).unwrap();
@@ -586,15 +575,8 @@ fn status_tells_why() {
     trees.cgroup("agents/sb1", "");
     let daemon = Daemon::start(&trees);
     let mut client = daemon.client();
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
-    client.attach("/agents/sb1", &attributes).unwrap();
-    let nested = client
-        .attach("/agents", &attributes)
-        .unwrap_err()
-        .to_string();
+    client.attach("/agents/sb1", &python()).unwrap();
+    let nested = client.attach("/agents", &python()).unwrap_err().to_string();
     assert!(nested.contains("do not nest"), "{nested}");
     client
         .hint("/agents/sb1", &"llm-wait".parse().unwrap())
@@ -681,11 +663,7 @@ fn where_nothing_helps_the_file_to_change_is_named() {
     trees.write("cgroup/agents/memory.swap.current", "0\n");
     let daemon = Daemon::start(&trees);
     let mut client = daemon.client();
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
-    client.attach("/agents/sb1", &attributes).unwrap();
+    client.attach("/agents/sb1", &python()).unwrap();
     client
         .hint("/agents/sb1", &"llm-wait;expect=60000".parse().unwrap())
         .unwrap();
@@ -770,11 +748,7 @@ fn without_soft_dirty_bits_hot_pages_are_compressed() {
     // The fake procfs has no pagemap.
     let daemon = Daemon::start(&trees);
     let mut client = daemon.client();
-    let attributes = agentzip_ctl::Attributes {
-        template: Some("python".parse().unwrap()),
-        ..Default::default()
-    };
-    client.attach("/agents/sb1", &attributes).unwrap();
+    client.attach("/agents/sb1", &python()).unwrap();
     assert!(daemon.log().contains("self/pagemap"), "{}", daemon.log());
     client
         .hint("/agents/sb1", &"llm-wait;expect=60000".parse().unwrap())
