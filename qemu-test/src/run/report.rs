@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! The demo's report: demo.json, the table, and the conditions it must meet.
+//! The demo's report: what is in demo.json. `checks` has the conditions that it must meet, `table` what
+//! people read.
+
+mod checks;
+mod table;
 
 use std::fs;
 use std::path::Path;
@@ -7,26 +11,17 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use self::checks::Check;
 use super::backend::{Configuration, Representation};
 use super::memory::Sample;
 use super::saved::StoresSaved;
-use super::scenario::{mebibytes, Outcome, Scenario};
+use super::scenario::{Outcome, Scenario};
 use super::timer::Jobs;
 use super::waiting::SecondLook;
 use crate::verdict::Tally;
 
-/// AgentZip's ratio over that of zswap with zstd that the demo demands.
-const WANTED_GAIN: f64 = 2.4;
-/// Largest ratio of zswap with zstd at which the workload is no easier than real.
-const ZSWAP_RATIO_MAX: f64 = 4.5;
-/// Least owned memory of a sandbox at the last wait.
-const OWNED_MIN: u64 = 24 << 20;
-/// Share of owned pages that must be fresh.
-const FRESH: std::ops::RangeInclusive<f64> = 0.40..=0.65;
 /// Largest difference of the two accounts, as a share of the uncompressed run's owned memory.
 const TOLERANCE: f64 = 0.05;
-/// Largest difference of what was reclaimed with and without alignment, as a share of the former.
-const VOLUME_TOLERANCE: f64 = 0.10;
 
 /// demo.json.
 #[derive(Debug, Serialize)]
@@ -154,14 +149,6 @@ struct Spread {
     lower_quartile: f64,
     upper_quartile: f64,
     max: f64,
-}
-
-/// One condition.
-#[derive(Debug, Serialize)]
-struct Check {
-    name: String,
-    passed: bool,
-    detail: String,
 }
 
 /// Value at `share` (0 to 1) of sorted `values`, nearest rank; 0 without values.
@@ -411,290 +398,12 @@ impl Report {
         Ok(report)
     }
 
-    fn check(&mut self, tolerance: f64, walks_equal: bool) {
-        let mut checks = Vec::new();
-        let mut check = |name: String, passed: bool, detail: String| {
-            checks.push(Check {
-                name,
-                passed,
-                detail,
-            });
-        };
-        for (configuration, run) in self.runs.all() {
-            let name = configuration.name();
-            check(
-                format!("{name}: digests equal those without compression"),
-                run.digests_equal
-                    && run.digests > 0
-                    && run.repetitions.iter().all(|one| one.digests_equal),
-                format!("{} digests", run.digests),
-            );
-            let expected = configuration != Configuration::None;
-            let mut checked = vec![(run.pages_checked, run.page_mismatches)];
-            // The first one is the run itself.
-            let others = run.repetitions.iter().skip(1);
-            checked.extend(others.map(|one| (one.pages_checked, one.page_mismatches)));
-            let all = checked.iter().all(|one| (one.0 > 0) == expected);
-            let pages: u64 = checked.iter().map(|one| one.0).sum();
-            let wrong: u64 = checked.iter().map(|one| one.1).sum();
-            check(
-                format!("{name}: pages read back are unchanged"),
-                wrong == 0 && all,
-                format!("{pages} checked, {wrong} differ"),
-            );
-            let worst = run.largest_difference().unsigned_abs();
-            check(
-                format!("{name}: owned memory agrees with MemAvailable"),
-                worst as f64 <= tolerance && !run.samples.is_empty(),
-                format!(
-                    "at most {:.2} MiB apart, {:.2} allowed",
-                    mebibytes(worst as f64),
-                    mebibytes(tolerance)
-                ),
-            );
-            let mut left = run.left_behind.clone();
-            left.extend(
-                run.repetitions
-                    .iter()
-                    .skip(1)
-                    .flat_map(|one| one.left_behind.clone()),
-            );
-            check(
-                format!("{name}: nothing left behind"),
-                left.is_empty(),
-                left.join(", "),
-            );
-            if configuration.uses_module() {
-                let errors = run.repetitions.iter().map(|one| one.load_errors).max();
-                let errors = errors.unwrap_or(u64::MAX);
-                check(
-                    format!("{name}: no load failed"),
-                    errors == 0,
-                    format!("{errors} load errors"),
-                );
-            }
-        }
-        check(
-            "digests with and without alignment are equal".into(),
-            walks_equal,
-            "those of the last walks too".into(),
-        );
-        let (with, without) = (&self.runs.agentzip, &self.runs.agentzip_no_wait_align);
-        check(
-            "without alignment as much was reclaimed".into(),
-            with.repetitions
-                .iter()
-                .zip(&without.repetitions)
-                .all(|(with, without)| {
-                    let difference = with.reclaimed_bytes.abs_diff(without.reclaimed_bytes);
-                    difference as f64 <= VOLUME_TOLERANCE * with.reclaimed_bytes as f64
-                }),
-            format!(
-                "{:.0} and {:.0} MiB; within {:.0}% in each repetition",
-                mebibytes(with.reclaimed_bytes as f64),
-                mebibytes(without.reclaimed_bytes as f64),
-                100.0 * VOLUME_TOLERANCE
-            ),
-        );
-        check(
-            "turns are shorter with alignment".into(),
-            with.turn_seconds_median < without.turn_seconds_median,
-            format!(
-                "median {:.2} s, {:.2} without",
-                with.turn_seconds_median, without.turn_seconds_median
-            ),
-        );
-        let looks = with.repetitions.iter().map(|one| &one.second_look);
-        let left: Vec<u64> = looks.flatten().map(|look| look.pages_left).collect();
-        check(
-            "every page has had its second look".into(),
-            left.len() == with.repetitions.len() && left.iter().all(|&pages| pages == 0),
-            format!("{} pages left at a last wait", left.iter().sum::<u64>()),
-        );
-        check(
-            "workload: owned memory of every sandbox".into(),
-            self.owned_bytes_per_sandbox_min >= OWNED_MIN,
-            format!(
-                "{:.1} MiB at least",
-                mebibytes(self.owned_bytes_per_sandbox_min as f64)
-            ),
-        );
-        check(
-            "workload: share of fresh pages".into(),
-            FRESH.contains(&self.fresh_share),
-            format!("{:.1}%", 100.0 * self.fresh_share),
-        );
-        let (zswap, agentzip) = (self.runs.zswap_zstd.ratio, self.runs.agentzip.ratio);
-        check(
-            "workload: zswap's ratio".into(),
-            zswap > 1.0 && zswap <= ZSWAP_RATIO_MAX,
-            format!("{zswap:.2}"),
-        );
-        check(
-            format!("AgentZip's ratio at least {WANTED_GAIN} times zswap's"),
-            agentzip >= WANTED_GAIN * zswap,
-            format!(
-                "{agentzip:.2} is {:.2} times {zswap:.2}",
-                agentzip / zswap.max(f64::MIN_POSITIVE)
-            ),
-        );
-        self.passed = checks.iter().all(|check| check.passed);
-        self.checks = checks;
-    }
-
     /// Writes demo.json into `folder`.
     pub fn write(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("mkdir {}", folder.display()))?;
         let path = folder.join("demo.json");
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(&path, text).with_context(|| format!("write {}", path.display()))
-    }
-
-    /// Prints the tables, every line for the user.
-    pub fn print(&self) {
-        let line = |text: String| println!("@@ {text}");
-        line(String::new());
-        line(format!(
-            "{} sandboxes forked from one Python {} zygote, Linux {} ({}), owned memory while all wait for the LLM",
-            self.sandboxes, self.python, self.kernel, self.accel
-        ));
-        line(format!(
-            "{:<22} {:>9} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>8} {:>8}",
-            "MiB",
-            "owned",
-            "ratio",
-            "anon",
-            "pool",
-            "metadata",
-            "outside",
-            "MemAvail",
-            "turn s",
-            "checked",
-            "digests"
-        ));
-        for (configuration, run) in self.runs.all() {
-            line(format!(
-                "{:<22} {:>9.2} {:>6.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>7.2} {:>8} {:>8}",
-                configuration.name(),
-                mebibytes(run.owned_bytes as f64),
-                run.ratio,
-                mebibytes(run.anonymous_bytes as f64),
-                mebibytes(run.pool_bytes as f64),
-                mebibytes(run.overhead_bytes as f64),
-                mebibytes(run.outside_bytes as f64),
-                mebibytes(run.available_change_bytes as f64),
-                run.turn_seconds_median,
-                run.pages_checked,
-                if run.digests_equal { "equal" } else { "DIFFER" },
-            ));
-        }
-        line("owned = anon + pool + metadata, mean over the waits from the second on; outside: swapped out, but zero-filled or on the disk".into());
-        line("MemAvail: the fall of MemAvailable over the same time; turn s: median of the turns after a wait; checked: pages read back".into());
-        line(String::new());
-        line(format!(
-            "{:<12} {:>9} {:>7} {:>11} {:>13}",
-            "AgentZip", "pages", "share", "bytes", "bytes a page"
-        ));
-        let stored: u64 = self
-            .runs
-            .agentzip
-            .representations
-            .iter()
-            .map(|r| r.pages)
-            .sum();
-        for representation in &self.runs.agentzip.representations {
-            line(format!(
-                "{:<12} {:>9} {:>6.1}% {:>11} {:>13.1}",
-                representation.name,
-                representation.pages,
-                100.0 * representation.pages as f64 / (stored as f64).max(1.0),
-                representation.bytes,
-                representation.bytes_per_page
-            ));
-        }
-        line(format!(
-            "bytes: payloads in the sandboxes' arenas; {:.2} MiB of the pool are reference pages, which siblings share",
-            mebibytes(self.runs.agentzip.shared_bytes as f64)
-        ));
-        if let Some(look) = &self.runs.agentzip.second_look {
-            line(format!(
-                "second look: {} pages, {} left, in {:.0} CPU seconds (stores and loads: {:.0}); a wait lasts until it is done: {} s",
-                look.pages,
-                look.pages_left,
-                look.cpu_seconds,
-                look.store_and_load_cpu_seconds,
-                list(&look.wait_seconds),
-            ));
-        }
-        self.print_alignment();
-        if let Some(saved) = &self.runs.agentzip.stores_saved {
-            line(format!(
-                "{} pages reclaimed, {} stored; {} unchanged since they were loaded, so {:.0}% of the stores were saved",
-                saved.reclaimed_pages,
-                saved.stored_pages,
-                saved.saved_pages,
-                100.0 * saved.share
-            ));
-        }
-        line(String::new());
-        line(format!(
-            "a sandbox owns {:.1} MiB at the last wait (at least {:.1}), {:.0}% of its pages fresh; THP {}",
-            mebibytes(self.owned_bytes_per_sandbox as f64),
-            mebibytes(self.owned_bytes_per_sandbox_min as f64),
-            100.0 * self.fresh_share,
-            self.thp
-        ));
-        for check in &self.checks {
-            let word = if check.passed { "ok    " } else { "NOT OK" };
-            line(format!("{word} {} ({})", check.name, check.detail));
-        }
-    }
-
-    fn print_alignment(&self) {
-        let line = |text: String| println!("@@ {text}");
-        line(String::new());
-        line(format!(
-            "{:<22} {:>8} {:>19} {:>24} {:>13} {:>6} {:>10} {:>8}",
-            "turn after a wait",
-            "median s",
-            "quartiles",
-            "medians of repetitions",
-            "reclaimed MiB",
-            "jobs",
-            "in a turn",
-            "CPU s"
-        ));
-        for (configuration, run) in self.runs.all() {
-            let spread = &run.turn_seconds;
-            let medians: Vec<String> = run
-                .repetitions
-                .iter()
-                .map(|one| format!("{:.2}", one.turn_seconds_median))
-                .collect();
-            let jobs = || run.repetitions.iter().filter_map(|one| one.jobs.as_ref());
-            line(format!(
-                "{:<22} {:>8.2} {:>8.2} to {:>7.2} {:>24} {:>13.0} {:>6} {:>10} {:>8.1}",
-                configuration.name(),
-                run.turn_seconds_median,
-                spread.lower_quartile,
-                spread.upper_quartile,
-                medians.join(" "),
-                mebibytes(run.reclaimed_bytes as f64),
-                jobs().map(|jobs| jobs.count).sum::<u64>(),
-                jobs().map(|jobs| jobs.in_a_turn).sum::<u64>(),
-                jobs().fold(0.0, |sum, jobs| sum + jobs.cpu_seconds),
-            ));
-        }
-        line(format!(
-            "a wait of agentzip: {} s; time_scale {:.1}; pages read back on first-token: {}",
-            list(&self.runs.agentzip.wait_seconds),
-            self.time_scale,
-            if self.restore_on_first_token {
-                "yes"
-            } else {
-                "no"
-            }
-        ));
     }
 
     /// How many conditions hold.
@@ -723,12 +432,6 @@ impl Runs {
 
 fn read(path: &str) -> Result<String> {
     Ok(super::cgroup::read(Path::new(path))?.trim().to_owned())
-}
-
-/// Whole seconds, side by side.
-fn list(seconds: &[f64]) -> String {
-    let seconds: Vec<String> = seconds.iter().map(|s| format!("{s:.0}")).collect();
-    seconds.join(", ")
 }
 
 /// What runs the guest, from the kernel command line.
