@@ -15,7 +15,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define AGENTZIP_ABI_VERSION	3
+#define AGENTZIP_ABI_VERSION	4
 #define AGENTZIP_IOC_MAGIC	0xA2
 
 /* Longest name in bytes, and the size of a name field. */
@@ -37,6 +37,32 @@
 
 /* The cursor of AGENTZIP_DICTIONARY_SAMPLES after the last page. */
 #define AGENTZIP_SAMPLES_END	0xffffffffffffffff
+
+/* Least and most records in the ring of an AGENTZIP_SANDBOX_RECORD. */
+#define AGENTZIP_MIN_RECORDS	64
+#define AGENTZIP_MAX_RECORDS	16384
+
+/* Most ranges and most pages in one AGENTZIP_PREFETCH, and its times in ms. */
+#define AGENTZIP_MAX_PREFETCH_RANGES	16384
+#define AGENTZIP_MAX_PREFETCH_PAGES	262144
+#define AGENTZIP_MAX_PREFETCH_MS	600000
+#define AGENTZIP_DEFAULT_PREFETCH_MS	500
+
+/* Most pages in one AGENTZIP_PAGE_STATES. */
+#define AGENTZIP_MAX_PAGE_STATES	262144
+
+/* Counts in a sandbox's load_latency in sysfs. */
+#define AGENTZIP_LATENCY_BUCKETS	32
+
+/* Of a fault record: representation, where the store did not decode the page; flags. */
+#define AGENTZIP_NOT_DECODED	0xff
+#define AGENTZIP_FAULT_WRITE	1
+
+/* Flags of an AGENTZIP_PAGE_STATES, and bits of the state of a page. */
+#define AGENTZIP_PAGE_STATES_CLEAR	1
+#define AGENTZIP_PAGE_PRESENT	1	/* mapped */
+#define AGENTZIP_PAGE_ACCESSED	2	/* since the bit was last cleared */
+#define AGENTZIP_PAGE_SWAPPED	4	/* swapped out */
 
 /* Size of a signature field: a fingerprint that user space computes, or zeros. */
 #define AGENTZIP_SIGNATURE_LEN	32
@@ -68,6 +94,13 @@ enum agentzip_representation {
 	AGENTZIP_REPRESENTATION_ZSTD		= 4,	/* the page by itself, zstd */
 	AGENTZIP_REPRESENTATION_PREFIX		= 5,	/* zstd, a base before it */
 	AGENTZIP_REPRESENTATION_DICT		= 6,	/* zstd, a dictionary of the group */
+};
+
+/* What a fault record is about. */
+enum agentzip_fault_kind {
+	AGENTZIP_FAULT_DEMAND	= 0,	/* a thread waited for a page */
+	AGENTZIP_FAULT_HIT	= 1,	/* a restored page was accessed in time */
+	AGENTZIP_FAULT_MISS	= 2,	/* one was not */
 };
 
 /*
@@ -188,6 +221,54 @@ struct agentzip_dictionary_samples {
 	__u32 reserved;		/* in: 0 */
 };
 
+struct agentzip_sandbox_record {
+	__u64 cgroup_id;	/* in */
+	__u32 records;		/* in: size of the ring, a power of two, or 0 for none */
+	__s32 eventfd;		/* in: signalled when half full; -1: none */
+};
+
+/* A page fault, or the end of a page that was restored ahead of need. */
+struct agentzip_fault_record {
+	__u64 time_ns;		/* CLOCK_MONOTONIC */
+	__u64 address;		/* of the page */
+	__s32 tgid;		/* process, in the initial pid namespace */
+	__s32 tid;		/* thread; 0 where none waited */
+	__u32 decode_ns;
+	__u8 representation;	/* enum agentzip_representation, AGENTZIP_NOT_DECODED */
+	__u8 kind;		/* enum agentzip_fault_kind */
+	__u8 flags;		/* AGENTZIP_FAULT_WRITE */
+	__u8 reserved;		/* 0 */
+};
+
+struct agentzip_faults_read {
+	__u64 cgroup_id;	/* in */
+	__u64 buffer;		/* in: address of room for fault records */
+	__u32 capacity;		/* in: how many fit, 1 to AGENTZIP_MAX_RECORDS */
+	__u32 records;		/* out: records written */
+	__u64 lost;		/* out: records lost since the sandbox was attached */
+};
+
+struct agentzip_prefetch {
+	__u64 cgroup_id;	/* in: the sandbox that the process is in */
+	__u64 ranges;		/* in: address of an array of agentzip_range */
+	__u32 nr_ranges;	/* in: 1 to AGENTZIP_MAX_PREFETCH_RANGES */
+	__s32 pid;		/* in */
+	__u32 timeout_ms;	/* in: dropped when older; 0: AGENTZIP_DEFAULT_PREFETCH_MS */
+	__u32 hit_window_ms;	/* in: 0: AGENTZIP_DEFAULT_PREFETCH_MS */
+	__u32 priority;		/* in: greater ones go first */
+	__u32 flags;		/* in: 0 */
+	__u64 pages;		/* out: pages queued */
+};
+
+struct agentzip_page_states {
+	__u64 cgroup_id;	/* in: the sandbox that the process is in */
+	__u64 start;		/* in: first address */
+	__u64 end;		/* in: address after the last */
+	__u64 states;		/* in: address of room for a byte for each page */
+	__s32 pid;		/* in */
+	__u32 flags;		/* in: AGENTZIP_PAGE_STATES_CLEAR */
+};
+
 /* Counters of a sandbox or of the whole store; see sysfs-kernel-agentzip. */
 struct agentzip_page_stats {
 	__u64 pages[AGENTZIP_REPRESENTATION_SLOTS];
@@ -249,6 +330,10 @@ struct agentzip_drain {
 #define AGENTZIP_DICTIONARY_ADD	_IOWR(AGENTZIP_IOC_MAGIC, 0x28, struct agentzip_dictionary_add)
 #define AGENTZIP_DICTIONARY_RETIRE	_IOWR(AGENTZIP_IOC_MAGIC, 0x29, struct agentzip_dictionary_retire)
 #define AGENTZIP_DICTIONARY_SAMPLES	_IOWR(AGENTZIP_IOC_MAGIC, 0x2a, struct agentzip_dictionary_samples)
+#define AGENTZIP_SANDBOX_RECORD	_IOW(AGENTZIP_IOC_MAGIC, 0x40, struct agentzip_sandbox_record)
+#define AGENTZIP_FAULTS_READ	_IOWR(AGENTZIP_IOC_MAGIC, 0x41, struct agentzip_faults_read)
+#define AGENTZIP_PREFETCH	_IOWR(AGENTZIP_IOC_MAGIC, 0x42, struct agentzip_prefetch)
+#define AGENTZIP_PAGE_STATES	_IOW(AGENTZIP_IOC_MAGIC, 0x43, struct agentzip_page_states)
 #define AGENTZIP_STATS		_IOWR(AGENTZIP_IOC_MAGIC, 0x30, struct agentzip_stats)
 #define AGENTZIP_DRAIN		_IOR(AGENTZIP_IOC_MAGIC, 0x31, struct agentzip_drain)
 

@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 /// Version of this interface, reported by [`Info::abi_version`].
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Path of the control device.
 pub const DEVICE_PATH: &str = "/dev/agentzip";
@@ -50,6 +50,31 @@ pub const MAX_SAMPLES: u32 = 16_384;
 
 /// [`DictionarySamples::cursor`] after the last page.
 pub const SAMPLES_END: u64 = u64::MAX;
+
+/// Least and most records in the ring of a [`SandboxRecord`].
+pub const MIN_RECORDS: u32 = 64;
+
+/// See [`MIN_RECORDS`].
+pub const MAX_RECORDS: u32 = 16_384;
+
+/// Most ranges in one [`Prefetch`].
+pub const MAX_PREFETCH_RANGES: u32 = 16_384;
+
+/// Most pages in one [`Prefetch`].
+pub const MAX_PREFETCH_PAGES: u64 = 1 << 18;
+
+/// Longest [`Prefetch::timeout_ms`] and [`Prefetch::hit_window_ms`].
+pub const MAX_PREFETCH_MS: u32 = 600_000;
+
+/// What 0 means in [`Prefetch::timeout_ms`] and [`Prefetch::hit_window_ms`].
+pub const DEFAULT_PREFETCH_MS: u32 = 500;
+
+/// Most pages in one [`PageStates`].
+pub const MAX_PAGE_STATES: u64 = 1 << 18;
+
+/// Counts of a sandbox's `load_latency` in sysfs: number `i` is of loads that took 2^i to 2^(i+1)
+/// nanoseconds, the last one of all that took longer.
+pub const LATENCY_BUCKETS: usize = 32;
 
 /// Size of a [`Signature`] in bytes.
 pub const SIGNATURE_LEN: usize = 32;
@@ -404,6 +429,150 @@ pub struct DictionarySamples {
     pub reserved: u32,
 }
 
+/// Argument of `SANDBOX_RECORD`: begins, changes or ends the recording of a sandbox's page faults.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct SandboxRecord {
+    /// Which.
+    pub cgroup_id: u64,
+    /// Size of the ring: a power of two, [`MIN_RECORDS`] to [`MAX_RECORDS`]; 0: no ring, nothing is
+    /// recorded. A ring of another size is a new one: what was in the former is lost, and counted.
+    pub records: u32,
+    /// An eventfd that is signalled when the ring becomes half full; -1: none. It replaces the former.
+    pub eventfd: i32,
+}
+
+/// What a [`FaultRecord`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FaultKind {
+    /// A thread touched a page that was swapped out, and waited for it.
+    Demand = 0,
+    /// A page that was restored ahead of need was accessed within the hit window.
+    Hit = 1,
+    /// One that was not.
+    Miss = 2,
+}
+
+impl FaultKind {
+    /// The kind with this number.
+    pub fn from_raw(raw: u8) -> Option<FaultKind> {
+        [FaultKind::Demand, FaultKind::Hit, FaultKind::Miss]
+            .into_iter()
+            .find(|&kind| kind as u8 == raw)
+    }
+}
+
+/// [`FaultRecord::flags`]: the access was a write.
+pub const FAULT_WRITE: u8 = 1;
+
+/// [`FaultRecord::representation`] of a page that the store did not decode for this fault: it was in
+/// the swap cache already, or comes from zswap or from disk.
+pub const NOT_DECODED: u8 = 0xff;
+
+/// A page fault of a sandbox, or the end of a page that was restored ahead of need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct FaultRecord {
+    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub time_ns: u64,
+    /// Address of the page in the process.
+    pub address: u64,
+    /// The process (thread group), as numbered in the initial pid namespace.
+    pub tgid: i32,
+    /// The thread; 0 where no thread waited.
+    pub tid: i32,
+    /// Nanoseconds that decoding the page took; at most `u32::MAX`; 0 when it was [`NOT_DECODED`].
+    pub decode_ns: u32,
+    /// A [`Representation`] or [`NOT_DECODED`].
+    pub representation: u8,
+    /// A [`FaultKind`].
+    pub kind: u8,
+    /// Of [`FAULT_WRITE`].
+    pub flags: u8,
+    /// 0.
+    pub reserved: u8,
+}
+
+/// Argument of `FAULTS_READ`: takes the oldest records out of the ring of a sandbox.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct FaultsRead {
+    /// Which.
+    pub cgroup_id: u64,
+    /// User address of room for [`FaultRecord`]s.
+    pub buffer: u64,
+    /// How many fit there, 1 to [`MAX_RECORDS`].
+    pub capacity: u32,
+    /// Out: records written; fewer than `capacity` when the ring is empty now.
+    pub records: u32,
+    /// Out: records of this sandbox that were lost since it was attached, as its ring was full.
+    pub lost: u64,
+}
+
+/// Argument of `PREFETCH`: restores pages of a process ahead of need, in the background, in the order
+/// of the ranges.
+///
+/// What is present already costs a lookup, what is not swapped out is left as it is. The rest of a
+/// request is dropped when it is older than its timeout, when the sandbox is detached, when the
+/// process ends, and when the sandbox or the machine has too little memory left.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Prefetch {
+    /// The sandbox that the process is in.
+    pub cgroup_id: u64,
+    /// User address of an array of [`Range`]s: page aligned, not empty; they may overlap, in any order.
+    pub ranges: u64,
+    /// Length of that array, 1 to [`MAX_PREFETCH_RANGES`].
+    pub nr_ranges: u32,
+    /// The process, as numbered in the caller's pid namespace.
+    pub pid: i32,
+    /// Age in milliseconds at which what was not begun is dropped, up to [`MAX_PREFETCH_MS`]; 0 means
+    /// [`DEFAULT_PREFETCH_MS`].
+    pub timeout_ms: u32,
+    /// Time in milliseconds within which an access of a restored page makes it a hit, up to
+    /// [`MAX_PREFETCH_MS`]; 0 means [`DEFAULT_PREFETCH_MS`].
+    pub hit_window_ms: u32,
+    /// Requests with a greater one go first.
+    pub priority: u32,
+    /// Must be 0.
+    pub flags: u32,
+    /// Out: pages that were queued.
+    pub pages: u64,
+}
+
+/// [`PageStates::flags`]: clears the accessed bit of every page that is looked at. Before that, pages of the
+/// sandbox that were restored ahead of need and are within their hit window have their hit test.
+pub const PAGE_STATES_CLEAR: u32 = 1;
+
+/// State of a page, in the array of a [`PageStates`]: it is mapped.
+pub const PAGE_PRESENT: u8 = 1;
+
+/// The same: it was accessed since its accessed bit was last cleared; only with [`PAGE_PRESENT`].
+pub const PAGE_ACCESSED: u8 = 2;
+
+/// The same: it is swapped out.
+pub const PAGE_SWAPPED: u8 = 4;
+
+/// Argument of `PAGE_STATES`: what the page table of a process in a sandbox says about its pages.
+/// Anonymous pages only (and private copies of pages of files), for all others the state is 0.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct PageStates {
+    /// The sandbox that the process is in.
+    pub cgroup_id: u64,
+    /// First address, page aligned.
+    pub start: u64,
+    /// Address after the last, page aligned; at most [`MAX_PAGE_STATES`] pages.
+    pub end: u64,
+    /// User address of room for a byte for each page.
+    pub states: u64,
+    /// The process, as numbered in the caller's pid namespace.
+    pub pid: i32,
+    /// Of [`PAGE_STATES_CLEAR`].
+    pub flags: u32,
+}
+
 /// Counters about pages, kept for each sandbox and for the whole store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -545,6 +714,14 @@ pub mod nr {
     pub const DICTIONARY_RETIRE: u32 = 0x29;
     /// See [`super::DICTIONARY_SAMPLES`].
     pub const DICTIONARY_SAMPLES: u32 = 0x2a;
+    /// See [`super::SANDBOX_RECORD`].
+    pub const SANDBOX_RECORD: u32 = 0x40;
+    /// See [`super::FAULTS_READ`].
+    pub const FAULTS_READ: u32 = 0x41;
+    /// See [`super::PREFETCH`].
+    pub const PREFETCH: u32 = 0x42;
+    /// See [`super::PAGE_STATES`].
+    pub const PAGE_STATES: u32 = 0x43;
     /// See [`super::STATS`].
     pub const STATS: u32 = 0x30;
     /// See [`super::DRAIN`].
@@ -582,6 +759,14 @@ pub const DICTIONARY_ADD: u32 = ioc(3, nr::DICTIONARY_ADD, size_of::<DictionaryA
 pub const DICTIONARY_RETIRE: u32 = ioc(3, nr::DICTIONARY_RETIRE, size_of::<DictionaryRetire>());
 /// See [`DictionarySamples`].
 pub const DICTIONARY_SAMPLES: u32 = ioc(3, nr::DICTIONARY_SAMPLES, size_of::<DictionarySamples>());
+/// See [`SandboxRecord`].
+pub const SANDBOX_RECORD: u32 = ioc(1, nr::SANDBOX_RECORD, size_of::<SandboxRecord>());
+/// See [`FaultsRead`].
+pub const FAULTS_READ: u32 = ioc(3, nr::FAULTS_READ, size_of::<FaultsRead>());
+/// See [`Prefetch`].
+pub const PREFETCH: u32 = ioc(3, nr::PREFETCH, size_of::<Prefetch>());
+/// See [`PageStates`].
+pub const PAGE_STATES: u32 = ioc(1, nr::PAGE_STATES, size_of::<PageStates>());
 /// See [`Stats`].
 pub const STATS: u32 = ioc(3, nr::STATS, size_of::<Stats>());
 /// See [`Drain`].
@@ -604,6 +789,11 @@ const _: () = {
     assert!(size_of::<DictionaryAdd>() == 24);
     assert!(size_of::<DictionaryRetire>() == 16);
     assert!(size_of::<DictionarySamples>() == 40);
+    assert!(size_of::<SandboxRecord>() == 16);
+    assert!(size_of::<FaultRecord>() == 32);
+    assert!(size_of::<FaultsRead>() == 32);
+    assert!(size_of::<Prefetch>() == 48);
+    assert!(size_of::<PageStates>() == 40);
     assert!(size_of::<PageStats>() == 8 * (2 * REPRESENTATION_SLOTS + 17));
     assert!(size_of::<MemoryStats>() == 72);
     assert!(size_of::<Stats>() == 8 + size_of::<PageStats>() + size_of::<MemoryStats>());
