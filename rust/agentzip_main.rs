@@ -58,8 +58,12 @@ mod housekeeping;
 mod id_table;
 mod pages;
 mod platform;
+mod prefetch;
+mod process;
 mod ranges;
+mod recorder;
 mod registry;
+mod restore;
 mod samples;
 mod sandbox;
 mod scratch;
@@ -95,6 +99,7 @@ module! {
 struct AgentZip {
     #[pin]
     _device: device::Registration,
+    _restore: restore::Workers,
     _worker: housekeeping::Worker,
     _contents: state::Contents,
     _tree: sysfs::Tree,
@@ -111,9 +116,11 @@ impl kernel::InPlaceModule for AgentZip {
                 state::Published::new(u64::from(module_parameters::bounce_kib.value()) << 10)?;
             // Before the files in sysfs that kick it.
             let worker = housekeeping::Worker;
+            let restore = restore::Workers::new();
             let tree = sysfs::Tree::new()?;
             Ok(try_pin_init!(Self {
                 _device <- device::register(),
+                _restore: restore,
                 _worker: worker,
                 _contents: state::Contents,
                 _tree: tree,

@@ -18,7 +18,10 @@ use crate::dictionary::Dictionary;
 use crate::group::Group;
 use crate::id_table::synchronize_readers;
 use crate::pages;
+use crate::process::Process;
 use crate::ranges::Ranges;
+use crate::recorder::{EventFd, Ring};
+use crate::restore;
 use crate::samples;
 use crate::sandbox::Sandbox;
 use crate::second_look;
@@ -401,7 +404,11 @@ fn share_group(
 }
 
 /// Calls `f` with the sandbox of a cgroup, attached or not.
-fn with_sandbox<R>(state: &State, cgroup_id: u64, f: impl FnOnce(&Sandbox) -> R) -> Result<R> {
+pub(crate) fn with_sandbox<R>(
+    state: &State,
+    cgroup_id: u64,
+    f: impl FnOnce(&Sandbox) -> R,
+) -> Result<R> {
     let rcu = rcu::read_lock();
     let mut found = None;
     state.sandboxes.for_each(&rcu, |id, sandbox| {
@@ -428,7 +435,11 @@ pub(crate) fn sandbox_detach(state: &State, arg: &mut uapi::SandboxDetach) -> Re
     state.registry.remove(arg.cgroup_id);
     // Stores that began before end here, so that the count is true.
     synchronize_readers();
-    arg.entries = with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.entries.get())?;
+    let recording;
+    (arg.entries, recording) = with_sandbox(state, arg.cgroup_id, |sandbox| {
+        (sandbox.entries.get(), sandbox.recorder.stop())
+    })?;
+    drop(recording);
     // SAFETY: May be called at any time while the module is loaded.
     unsafe { bindings::agentzip_worker_kick() };
     Ok(())
@@ -461,6 +472,67 @@ pub(crate) fn sandbox_phase(state: &State, arg: &uapi::SandboxPhase) -> Result {
     }
     let phase = Phase::from_raw(arg.phase).ok_or(EINVAL)?;
     with_sandbox(state, arg.cgroup_id, |sandbox| sandbox.set_phase(phase))?
+}
+
+/// Begins, changes or ends the recording of a sandbox's page faults. Without a ring the eventfd is not
+/// looked at.
+///
+/// # Errors
+///
+/// `EINVAL` for a size that a ring cannot have; `EBADF`, `EINVAL` when there is no such eventfd; `ENOENT`
+/// when it is not attached.
+pub(crate) fn sandbox_record(state: &State, arg: &uapi::SandboxRecord) -> Result {
+    const NONE: i32 = -1;
+    let sizes = uapi::MIN_RECORDS..=uapi::MAX_RECORDS;
+    if arg.records != 0 && !(sizes.contains(&arg.records) && arg.records.is_power_of_two()) {
+        return Err(EINVAL);
+    }
+    let eventfd = match (arg.records, arg.eventfd) {
+        (0, _) | (_, NONE) => None,
+        (_, fd) => Some(EventFd::get(fd)?),
+    };
+    let _control = state.control.lock();
+    let capacity = with_sandbox(state, arg.cgroup_id, |sandbox| {
+        sandbox.is_attached().then(|| sandbox.recorder.capacity())
+    })?
+    .ok_or(ENOENT)?;
+    // The control lock keeps it from being detached, and the ring from being replaced.
+    let former_ring = match arg.records {
+        records if records as usize == capacity => None,
+        records => {
+            let ring = (records != 0).then(|| Ring::new(records)).transpose()?;
+            with_sandbox(state, arg.cgroup_id, |sandbox| {
+                sandbox.recorder.replace_ring(ring)
+            })?
+        }
+    };
+    let former_eventfd = with_sandbox(state, arg.cgroup_id, |sandbox| {
+        sandbox.recorder.replace_eventfd(eventfd)
+    })?;
+    drop((former_ring, former_eventfd));
+    Ok(())
+}
+
+/// Takes the oldest records out of the ring of an attached sandbox, as many as there are and fit into
+/// `out`; returns how many. Takes no control lock. `ENOENT` when it is not attached.
+pub(crate) fn take_faults(
+    state: &State,
+    cgroup_id: u64,
+    out: &mut [uapi::FaultRecord],
+) -> Result<usize> {
+    with_sandbox(state, cgroup_id, |sandbox| {
+        sandbox.is_attached().then(|| sandbox.recorder.take(out))
+    })?
+    .ok_or(ENOENT)
+}
+
+/// Counts records of a sandbox that were taken and did not arrive; returns how many were lost so far.
+/// `ENOENT` when there is no such sandbox.
+pub(crate) fn lose_faults(state: &State, cgroup_id: u64, records: usize) -> Result<u64> {
+    with_sandbox(state, cgroup_id, |sandbox| {
+        sandbox.recorder.lose(records);
+        sandbox.recorder.counts.lost.get()
+    })
 }
 
 /// The group of a sandbox, attached or not. The caller holds the control lock.
@@ -524,13 +596,44 @@ pub(crate) fn dictionary_samples(
     Ok(())
 }
 
+/// Calls `write` with the states of the pages of a process, a part at a time: see [`uapi::PageStates`].
+///
+/// # Errors
+///
+/// `ENOENT` when the sandbox is not attached; `ESRCH`, `EPERM`: see [`Process::find`]; `EINTR` when the
+/// caller is being killed; `ENOMEM`; those of `write`.
+pub(crate) fn page_states(
+    state: &State,
+    arg: &uapi::PageStates,
+    mut write: impl FnMut(&[u8]) -> Result,
+) -> Result {
+    /// Pages under one hold of mmap_lock.
+    const PART: usize = 4096;
+    restore::attached(state, arg.cgroup_id, |_| ()).ok_or(ENOENT)?;
+    let process = Process::find(arg.pid, arg.cgroup_id)?;
+    let memory = process.memory().ok_or(ESRCH)?;
+    let mut states = KVec::from_elem(0u8, PART, GFP_KERNEL)?;
+    if arg.flags & uapi::PAGE_STATES_CLEAR != 0 {
+        restore::test_now(state, arg.cgroup_id);
+    }
+    let mut at = arg.start;
+    while at < arg.end {
+        let pages = ((arg.end - at) / PAGE_SIZE as u64).min(PART as u64) as usize;
+        let part = states.get_mut(..pages).ok_or(EINVAL)?;
+        memory.states(at, part, arg.flags & uapi::PAGE_STATES_CLEAR != 0)?;
+        write(part)?;
+        at += (pages * PAGE_SIZE) as u64;
+    }
+    Ok(())
+}
+
 /// What the store occupies.
 pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
     let rcu = rcu::read_lock();
     let mut stats = uapi::MemoryStats {
         table: state.table.bytes(),
         scratch: state.scratch.bytes() + state.look.bytes(),
-        objects: state.sandboxes.bytes() + state.templates.bytes(),
+        objects: state.sandboxes.bytes() + state.templates.bytes() + state.requests.bytes(),
         ..Default::default()
     };
     state.templates.for_each(&rcu, |_, template| {
@@ -540,7 +643,8 @@ pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
         stats.sketches += template.content.bytes();
     });
     state.sandboxes.for_each(&rcu, |_, sandbox| {
-        stats.objects += size_of::<Sandbox>() as u64 + sandbox.ranges.bytes(&rcu);
+        stats.objects +=
+            size_of::<Sandbox>() as u64 + sandbox.ranges.bytes(&rcu) + sandbox.recorder.bytes();
     });
     for_each_group(state, &rcu, |_, group| {
         let (references, sketches) = group.bytes();
@@ -619,6 +723,7 @@ fn detach_removed(state: &State) {
         {
             sandbox.set_attached(false);
             state.registry.remove(sandbox.cgroup_id);
+            drop(sandbox.recorder.stop());
         }
     }
 }

@@ -65,6 +65,38 @@ pub(crate) enum Decline {
     Detached,
 }
 
+/// What the restore workers did with the pages of requests, each of which is counted once.
+pub(crate) struct Prefetch {
+    /// Pages restored.
+    pub(crate) pages: Counter,
+    /// Pages that were in memory already.
+    pub(crate) present: Counter,
+    /// Pages that were not swapped out, and not in memory: left as they were.
+    pub(crate) absent: Counter,
+    /// Pages that were left swapped out.
+    pub(crate) dropped: Counter,
+    /// Restored pages that were accessed within the hit window.
+    pub(crate) hits: Counter,
+    /// Restored pages that were not.
+    pub(crate) misses: Counter,
+    /// CPU time of jobs and hit tests, ns.
+    pub(crate) ns: Counter,
+}
+
+impl Prefetch {
+    const fn new() -> Self {
+        Self {
+            pages: Counter::new(),
+            present: Counter::new(),
+            absent: Counter::new(),
+            dropped: Counter::new(),
+            hits: Counter::new(),
+            misses: Counter::new(),
+            ns: Counter::new(),
+        }
+    }
+}
+
 /// The counters; their meaning is documented at [`uapi::PageStats`].
 pub(crate) struct Counters {
     pages: [Counter; REPRESENTATIONS],
@@ -99,6 +131,10 @@ pub(crate) struct Counters {
     pub(crate) encode_ns: Counter,
     /// Time in decoding, ns.
     pub(crate) decode_ns: Counter,
+    /// Of the restore workers.
+    pub(crate) prefetch: Prefetch,
+    /// Loads by the time that they took in all: number `i` from 2^i ns on.
+    latency: [Counter; uapi::LATENCY_BUCKETS],
 }
 
 impl Counters {
@@ -123,7 +159,22 @@ impl Counters {
             second_look_ns: Counter::new(),
             encode_ns: Counter::new(),
             decode_ns: Counter::new(),
+            prefetch: Prefetch::new(),
+            latency: [const { Counter::new() }; uapi::LATENCY_BUCKETS],
         }
+    }
+
+    /// A load has ended that took so many ns in all.
+    pub(crate) fn took(&self, ns: u64) {
+        let bucket = (ns.max(1).ilog2() as usize).min(uapi::LATENCY_BUCKETS - 1);
+        if let Some(loads) = self.latency.get(bucket) {
+            loads.add(1);
+        }
+    }
+
+    /// Loads by the logarithm to base 2 of the ns that they took.
+    pub(crate) fn latency(&self) -> &[Counter] {
+        &self.latency
     }
 
     fn add(&self, representation: Representation, bytes: usize) {

@@ -14,6 +14,8 @@ use kernel::transmute::{AsBytes, FromBytes};
 use kernel::uaccess::{UserPtr, UserSlice};
 
 use crate::control;
+use crate::prefetch;
+use crate::process;
 use crate::ranges::Ranges;
 use crate::state::{self, State};
 use crate::uapi::{self, nr};
@@ -69,11 +71,21 @@ unsafe impl Arg for uapi::DictionaryRetire {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::DictionarySamples {}
 // SAFETY: As above.
+unsafe impl Arg for uapi::SandboxRecord {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::FaultsRead {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::FaultRecord {}
+// SAFETY: As above.
 unsafe impl Arg for uapi::Stats {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::Drain {}
 // SAFETY: As above.
 unsafe impl Arg for uapi::Range {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::Prefetch {}
+// SAFETY: As above.
+unsafe impl Arg for uapi::PageStates {}
 
 /// An [`Arg`] as the bytes that cross the border.
 #[derive(Clone, Copy)]
@@ -208,6 +220,79 @@ fn dictionary_samples(state: &State, arg: &mut uapi::DictionarySamples) -> Resul
     control::dictionary_samples(state, arg, &mut writer)
 }
 
+fn prefetch(state: &State, arg: &mut uapi::Prefetch) -> Result {
+    if arg.flags != 0 || arg.nr_ranges == 0 {
+        return Err(EINVAL);
+    }
+    if arg.nr_ranges > uapi::MAX_PREFETCH_RANGES {
+        return Err(E2BIG);
+    }
+    let ranges = read_array(arg.ranges, arg.nr_ranges as usize)?;
+    prefetch::prefetch(state, arg, ranges)
+}
+
+fn page_states(state: &State, arg: &uapi::PageStates) -> Result {
+    let page = kernel::page::PAGE_SIZE as u64;
+    if arg.flags & !uapi::PAGE_STATES_CLEAR != 0
+        || (arg.start | arg.end) % page != 0
+        || arg.end <= arg.start
+        || arg.end > process::user_end()
+    {
+        return Err(EINVAL);
+    }
+    let pages = (arg.end - arg.start) / page;
+    if pages > uapi::MAX_PAGE_STATES {
+        return Err(E2BIG);
+    }
+    let ptr = UserPtr::from_addr(usize::try_from(arg.states)?);
+    let mut writer = UserSlice::new(ptr, pages as usize).writer();
+    control::page_states(state, arg, |states| writer.write_slice(states))
+}
+
+/// Records that are copied at a time: taken out of the ring under its lock, then written under none.
+const BATCH: usize = 256;
+
+/// Moves records of a sandbox to the caller; returns how many. Those that cannot be written are lost,
+/// and so are those before them, of which the caller will not hear.
+fn move_faults(state: &State, arg: &uapi::FaultsRead) -> Result<u32> {
+    let capacity = arg.capacity as usize;
+    let ptr = UserPtr::from_addr(usize::try_from(arg.buffer)?);
+    let mut writer = UserSlice::new(ptr, capacity * size_of::<uapi::FaultRecord>()).writer();
+    let empty = uapi::FaultRecord::default();
+    let mut batch = KVVec::from_elem(empty, capacity.min(BATCH), GFP_KERNEL)?;
+    let mut moved = 0;
+    while moved < capacity {
+        let room = batch.len().min(capacity - moved);
+        let batch = batch.get_mut(..room).ok_or(EINVAL)?;
+        let taken = match control::take_faults(state, arg.cgroup_id, batch) {
+            // It was detached just now.
+            Err(_) if moved > 0 => break,
+            taken => taken?,
+        };
+        moved += taken;
+        for record in batch.iter().take(taken) {
+            if let Err(error) = writer.write(&Wire(*record)) {
+                // Unless the sandbox is gone, and its count with it.
+                let _ = control::lose_faults(state, arg.cgroup_id, moved);
+                return Err(error);
+            }
+        }
+        if taken < room {
+            break;
+        }
+    }
+    Ok(moved as u32)
+}
+
+fn faults_read(state: &State, arg: &mut uapi::FaultsRead) -> Result {
+    if !(1..=uapi::MAX_RECORDS).contains(&arg.capacity) {
+        return Err(EINVAL);
+    }
+    arg.records = move_faults(state, arg)?;
+    arg.lost = control::lose_faults(state, arg.cgroup_id, 0)?;
+    Ok(())
+}
+
 fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
     let size = _IOC_SIZE(cmd);
     match _IOC_NR(cmd) {
@@ -247,6 +332,10 @@ fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
             Ok(())
         }),
         nr::DICTIONARY_SAMPLES => exchange(ptr, size, false, |arg| dictionary_samples(state, arg)),
+        nr::PREFETCH => exchange(ptr, size, false, |arg| prefetch(state, arg)),
+        nr::PAGE_STATES => page_states(state, &read_arg(ptr, size)?),
+        nr::SANDBOX_RECORD => control::sandbox_record(state, &read_arg(ptr, size)?),
+        nr::FAULTS_READ => exchange(ptr, size, false, |arg| faults_read(state, arg)),
         nr::STATS => exchange(ptr, size, false, |arg| control::stats(state, arg)),
         nr::DRAIN => exchange(ptr, size, false, |arg: &mut uapi::Drain| {
             arg.entries = control::drain(state);

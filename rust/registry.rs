@@ -97,6 +97,24 @@ impl Registry {
         None
     }
 
+    /// The sandbox that the current task is in: the one of its cgroup or of the nearest of its
+    /// ancestors.
+    pub(crate) fn owner_of_current(&self, rcu: &rcu::Guard) -> Option<Owner> {
+        // SAFETY: RCU is held for as long as the result is used.
+        let mut cgroup = unsafe { bindings::agentzip_current_cgroup() };
+        while !cgroup.is_null() {
+            // SAFETY: `cgroup` is valid under RCU: the task's own, or the parent of one that is, to
+            // which that holds a reference.
+            let id = unsafe { bindings::agentzip_cgroup_id(cgroup) };
+            if let Some(owner) = self.get(id, rcu) {
+                return Some(owner);
+            }
+            // SAFETY: As above.
+            cgroup = unsafe { bindings::agentzip_cgroup_parent(cgroup) };
+        }
+        None
+    }
+
     /// Makes a cgroup a sandbox. May sleep; the caller holds the control lock.
     pub(crate) fn insert(&self, cgroup_id: u64, owner: Owner) -> Result {
         // INVARIANT: A value entry.

@@ -17,6 +17,7 @@ use crate::counters::{Counter, Counters};
 use crate::group::Group;
 use crate::pages::{self, DirectMap, Limit};
 use crate::ranges::RangesCell;
+use crate::recorder::Recorder;
 use crate::second_look;
 use crate::store_policy::template::Candidates;
 use crate::store_policy::Arenas;
@@ -39,6 +40,8 @@ pub(crate) struct Sandbox {
     told: Atomic<u32>,
     /// zstd's level of the second look, one of [`LEVELS`].
     level: Atomic<u32>,
+    /// How often the agent began to wait.
+    waits: Atomic<u32>,
     attached: Atomic<u32>,
     /// The group's edition that all entries were looked at with, and the one that the present walk of the
     /// second look does so with; 0 when that misses some.
@@ -57,6 +60,9 @@ pub(crate) struct Sandbox {
     /// Payloads of its entries. Nests inside the lock of a slot.
     #[pin]
     pub(crate) arenas: SpinLock<Arenas<DirectMap>>,
+    /// Its page faults.
+    #[pin]
+    pub(crate) recorder: Recorder,
     /// Its directory in sysfs.
     _node: Node,
 }
@@ -86,6 +92,7 @@ impl Sandbox {
             phase: Atomic::new(Phase::Running as u32),
             told: Atomic::new(0),
             level: Atomic::new(DEFAULT_LEVEL),
+            waits: Atomic::new(0),
             attached: Atomic::new(1),
             renewed: Atomic::new(edition),
             renewing: Atomic::new(0),
@@ -97,6 +104,7 @@ impl Sandbox {
             compacting: Atomic::new(0),
             // INVARIANT: Inside a structure of the store policy.
             arenas <- new_spinlock!(Arenas::new(DirectMap), "agentzip_arenas"),
+            recorder <- Recorder::new(),
             _node: node,
         })
     }
@@ -111,12 +119,21 @@ impl Sandbox {
         Phase::from_raw(self.phase.load(Relaxed)).unwrap_or(Phase::Running)
     }
 
+    /// How often the agent began to wait: what is to be restored for what it did before is not wanted
+    /// after that.
+    pub(crate) fn waits(&self) -> u32 {
+        self.waits.load(Relaxed)
+    }
+
     /// Notes what the agent is doing. `ENOENT` when detached.
     pub(crate) fn set_phase(&self, phase: Phase) -> Result {
         if !self.is_attached() {
             return Err(ENOENT);
         }
-        self.phase.store(phase as u32, Relaxed);
+        let before = self.phase.xchg(phase as u32, Relaxed);
+        if phase == Phase::Waiting && before != phase as u32 {
+            self.waits.add(1, Relaxed);
+        }
         self.told.store(1, Relaxed);
         match phase {
             Phase::Waiting => second_look::kick(),

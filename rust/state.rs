@@ -13,6 +13,8 @@ use crate::compaction::Walk;
 use crate::counters::Counters;
 use crate::id_table::IdTable;
 use crate::pages::Limit;
+use crate::prefetch;
+use crate::recorder;
 use crate::registry::Registry;
 use crate::sandbox::Sandbox;
 use crate::scratch;
@@ -42,9 +44,12 @@ pub(crate) struct Control {
 /// folio lock (of reclaim's caller) -> mutex of a scratch -> swap cluster lock -> shard lock of
 /// the slot table (the lock of its slots) -> lock of a sandbox's arena or of a group; those two do
 /// not nest. Lock of a group's dictionaries -> lock of the group. All but the first are taken by the
-/// hooks, that of the dictionaries in load and store only.
+/// hooks, that of the dictionaries in load and store only. The lock of a sandbox's recorder nests in
+/// the folio lock and the mmap_lock, and with none of the others.
 /// The second look's mutex is its worker's alone. It comes before the shard locks as a scratch mutex
 /// does; memory may be waited for under it, as reclaim never takes it.
+/// The mutex of the queue of requests is taken under none of these, and none under it. A restore job takes
+/// mmap_lock for read, and then what a fault takes.
 #[pin_data]
 pub(crate) struct State {
     /// Serialises every change from user space and the worker.
@@ -65,8 +70,14 @@ pub(crate) struct State {
     pub(crate) second_look: Atomic<u32>,
     /// How much of one CPU's time the second look may take, 1 to 100 percent.
     pub(crate) second_look_percent: Atomic<u32>,
+    /// Pages to restore ahead of need.
+    pub(crate) requests: prefetch::Queue,
+    /// Whether pages are restored ahead of need.
+    pub(crate) prefetch: Atomic<u32>,
     /// Of the whole store.
     pub(crate) counters: Counters,
+    /// The same of the recorded page faults.
+    pub(crate) records: recorder::Counts,
     /// Largest share of a page, in percent, that its payload against another page may be.
     pub(crate) max_distance: Atomic<u32>,
     pub(crate) armed: Atomic<u32>,
@@ -91,7 +102,10 @@ impl State {
             look: look,
             second_look: Atomic::new(1),
             second_look_percent: Atomic::new(100),
+            requests: prefetch::Queue::new()?,
+            prefetch: Atomic::new(1),
             counters: Counters::new(),
+            records: recorder::Counts::new(),
             max_distance: Atomic::new(100),
             armed: Atomic::new(0),
             enabled: Atomic::new(1),

@@ -281,6 +281,9 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
     }
     let cgroup_id = sandbox.map_or(0, |s| s.cgroup_id);
     let slot = folio.raw_slot(0).0;
+    if let (Some(sandbox), Ok(loaded)) = (sandbox, &result) {
+        sandbox.recorder.decoded(slot, loaded.representation, ns);
+    }
     let (representation, bytes, errno) = match &result {
         Ok(loaded) => (loaded.representation as c_int, loaded.bytes as c_uint, 0),
         Err(_) => (-1, 0, EIO.to_errno()),
@@ -313,6 +316,13 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
         (Ok(_), _) => LoadEnd::Kept,
     };
     folio.finish_load(end);
+    if result.is_ok() {
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
+        state.counters.took(ns);
+        if let Some(sandbox) = sandbox {
+            sandbox.counters.took(ns);
+        }
+    }
     result.map(|_| ()).map_err(|_| EIO)
 }
 

@@ -16,7 +16,10 @@ use crate::bindings;
 use crate::bindings::agentzip_attr::{self as attr, Type as Attr};
 use crate::bindings::agentzip_node_kind::{self as node_kind, Type as Kind};
 use crate::control;
+use crate::counters::{Counter, Counters};
 use crate::pages::Limit;
+use crate::recorder;
+use crate::restore;
 use crate::sandbox::Sandbox;
 use crate::second_look;
 use crate::state::{self, State};
@@ -109,6 +112,7 @@ enum Value<'a> {
     Number(u64),
     Text(&'a str),
     Signature(&'a Signature),
+    Counts(&'a [Counter]),
 }
 
 fn text(name: &Name) -> Value<'_> {
@@ -177,6 +181,23 @@ fn page_value(stats: &PageStats, attr: Attr) -> Option<u64> {
     })
 }
 
+fn prefetch_value(counters: &Counters, attr: Attr) -> Option<u64> {
+    let prefetch = &counters.prefetch;
+    Some(
+        match attr {
+            attr::AGENTZIP_ATTR_prefetch_pages => &prefetch.pages,
+            attr::AGENTZIP_ATTR_prefetch_present => &prefetch.present,
+            attr::AGENTZIP_ATTR_prefetch_absent => &prefetch.absent,
+            attr::AGENTZIP_ATTR_prefetch_dropped => &prefetch.dropped,
+            attr::AGENTZIP_ATTR_prefetch_hits => &prefetch.hits,
+            attr::AGENTZIP_ATTR_prefetch_misses => &prefetch.misses,
+            attr::AGENTZIP_ATTR_prefetch_ns => &prefetch.ns,
+            _ => return None,
+        }
+        .get(),
+    )
+}
+
 fn memory_value(stats: &uapi::MemoryStats, attr: Attr) -> Option<u64> {
     Some(match attr {
         attr::AGENTZIP_ATTR_memory_arenas => stats.arenas,
@@ -193,25 +214,42 @@ fn memory_value(stats: &uapi::MemoryStats, attr: Attr) -> Option<u64> {
     })
 }
 
+fn record_value(counts: &recorder::Counts, attr: Attr) -> Option<u64> {
+    Some(match attr {
+        attr::AGENTZIP_ATTR_faults => counts.faults.get(),
+        attr::AGENTZIP_ATTR_faults_lost => counts.lost.get(),
+        _ => return None,
+    })
+}
+
 fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
     Some(Value::Number(match attr {
         attr::AGENTZIP_ATTR_abi_version => uapi::ABI_VERSION.into(),
         attr::AGENTZIP_ATTR_armed => state.armed.load(Acquire).into(),
         attr::AGENTZIP_ATTR_draining => state.draining.load(Acquire).into(),
         attr::AGENTZIP_ATTR_enabled => state.enabled.load(Acquire).into(),
+        // SAFETY: No preconditions.
+        attr::AGENTZIP_ATTR_recorder => unsafe { bindings::agentzip_recorder_installed() }.into(),
         attr::AGENTZIP_ATTR_max_distance => state.max_distance.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_second_look => state.second_look.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_second_look_percent => state.second_look_percent.load(Relaxed).into(),
+        attr::AGENTZIP_ATTR_prefetch => state.prefetch.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
         _ => return None,
     }))
 }
 
-fn stats_value(state: &State, attr: Attr) -> Option<Value<'static>> {
-    if attr == attr::AGENTZIP_ATTR_entries {
-        return Some(Value::Number(state.table.entries()));
+fn stats_value(state: &State, attr: Attr) -> Option<Value<'_>> {
+    match attr {
+        attr::AGENTZIP_ATTR_entries => return Some(Value::Number(state.table.entries())),
+        attr::AGENTZIP_ATTR_load_latency => return Some(Value::Counts(state.counters.latency())),
+        _ => {}
+    }
+    if let Some(number) = record_value(&state.records, attr) {
+        return Some(Value::Number(number));
     }
     page_value(&state.counters.snapshot(), attr)
+        .or_else(|| prefetch_value(&state.counters, attr))
         .or_else(|| memory_value(&control::memory(state), attr))
         .map(Value::Number)
 }
@@ -244,7 +282,12 @@ fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Opti
         attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
         attr::AGENTZIP_ATTR_ranges => Value::Number(sandbox.ranges.len(rcu)),
         attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
-        _ => Value::Number(page_value(&sandbox.counters.snapshot(), attr)?),
+        attr::AGENTZIP_ATTR_load_latency => Value::Counts(sandbox.counters.latency()),
+        _ => Value::Number(
+            record_value(&sandbox.recorder.counts, attr)
+                .or_else(|| page_value(&sandbox.counters.snapshot(), attr))
+                .or_else(|| prefetch_value(&sandbox.counters, attr))?,
+        ),
     })
 }
 
@@ -294,6 +337,14 @@ fn show(kind: Kind, id: usize, attr: Attr, buffer: &mut [u8]) -> Result<usize> {
             .iter()
             .try_for_each(|byte| write!(output, "{byte:02x}"))
             .and_then(|()| writeln!(output)),
+        Value::Counts(counts) => counts
+            .iter()
+            .enumerate()
+            .try_for_each(|(i, count)| {
+                let before = if i == 0 { "" } else { " " };
+                write!(output, "{before}{}", count.get())
+            })
+            .and_then(|()| writeln!(output)),
     }
     .map_err(|_| EOVERFLOW)?;
     Ok(output.len)
@@ -311,6 +362,11 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_second_look) => {
             state.second_look.store(parse_switch(input)?, Relaxed);
             second_look::kick();
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_prefetch) => {
+            state.prefetch.store(parse_switch(input)?, Relaxed);
+            restore::kick();
             Ok(())
         }
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_second_look_percent) => {

@@ -12,6 +12,8 @@
 
 #include <linux/types.h>
 
+struct cgroup;
+struct eventfd_ctx;
 struct file;
 struct folio;
 struct page;
@@ -39,6 +41,9 @@ int agentzip_hooks_disarm(void);
 /* Wait until every replacement that runs now has returned. May sleep. */
 void agentzip_wait_inflight(void);
 
+/* Where ftrace's location in the function of this name is. May sleep. */
+int agentzip_resolve(const char *name, unsigned long *addr);
+
 /* Call the host's zswap_invalidate(). Any context in which the host may. */
 void agentzip_zswap_invalidate(unsigned long slot);
 
@@ -50,6 +55,48 @@ void agentzip_rs_invalidate_hook(unsigned long slot);
 /* Replacements: task context, folio locked and in the swap cache. */
 bool agentzip_rs_store(struct folio *folio);
 int agentzip_rs_load(struct folio *folio);
+
+/* ---- recorder.c: page faults of sandboxes ---- */
+
+/*
+ * Install the handler on do_swap_page(), and remove it. Without it the module
+ * works, but records nothing: then one line in the log tells. A failure to
+ * remove it is one of disarming. May sleep; one caller at a time.
+ */
+void agentzip_recorder_install(void);
+int agentzip_recorder_remove(void);
+bool agentzip_recorder_installed(void);
+
+/* There are so many more sandboxes that are recorded, or less. Any context. */
+void agentzip_recorder_count(int more);
+
+/* CLOCK_MONOTONIC. Any context but NMI. */
+u64 agentzip_now_ns(void);
+
+/*
+ * The current task's cgroup in the default hierarchy, and the parent and the id
+ * of one. The caller holds the RCU read lock while it uses the result.
+ */
+struct cgroup *agentzip_current_cgroup(void);
+struct cgroup *agentzip_cgroup_parent(struct cgroup *cgrp);
+u64 agentzip_cgroup_id(struct cgroup *cgrp);
+
+/*
+ * A reference to the eventfd that is open as @fd in the current process, or
+ * -EBADF, -EINVAL when it is none. Signalling works in any context, putting
+ * wherever memory may be freed.
+ */
+int agentzip_eventfd_get(int fd, struct eventfd_ctx **ctx);
+void agentzip_eventfd_put(struct eventfd_ctx *ctx);
+void agentzip_eventfd_signal(struct eventfd_ctx *ctx);
+
+/*
+ * Handler of do_swap_page(): preemption is off; never sleeps, never allocates.
+ * The current thread, with these numbers in the initial pid namespace, waits
+ * for the page at @address, which is in @slot.
+ */
+void agentzip_rs_fault(unsigned long address, unsigned long slot, int tgid,
+		       int tid, bool write);
 
 /* ---- mm.c: inline accessors of folios, pages and memory cgroups ---- */
 
@@ -171,6 +218,105 @@ int agentzip_template_file_scan(struct file *file, bool sealed, u64 *index,
 				u64 end, struct agentzip_scanned_page *out,
 				unsigned int max);
 
+/* ---- walk.c: what the page table of a process says ---- */
+
+/* States of a page; the numbers are those of the control interface. */
+enum agentzip_page_state {
+	AGENTZIP_PAGE_PRESENT = 1,
+	AGENTZIP_PAGE_ACCESSED = 2,
+	AGENTZIP_PAGE_SWAPPED = 4,
+};
+
+/*
+ * States of the pages of [@start, @end), one byte each: those of anonymous pages,
+ * 0 for all others. With @clear the accessed bit of every present one is cleared.
+ * The caller keeps the mm in use. May sleep; takes mmap_lock for read. Returns 0,
+ * -EINTR when the caller is being killed, or -EBUSY, in a work item only, when the
+ * lock is held for too long.
+ */
+int agentzip_page_states(struct mm_struct *mm, unsigned long start,
+			 unsigned long end, u8 *states, bool clear);
+
+/* ---- restore.c: restoring pages of a process ---- */
+
+struct agentzip_process {
+	struct mm_struct *mm;	/* to be returned with agentzip_mm_drop() */
+	int tgid;		/* in the initial pid namespace */
+};
+
+/*
+ * The process that @pid is in the caller's pid namespace. Returns 0, -ESRCH when
+ * there is none with memory of its own, -EPERM when that memory is not charged to
+ * the cgroup v2 directory with this id or to one below. May sleep.
+ */
+int agentzip_process_find(int pid, u64 cgroup_id, struct agentzip_process *out);
+/* What is kept is the structure, not the memory: that goes with the process. */
+void agentzip_mm_drop(struct mm_struct *mm);
+
+/* Keep the memory; false when the process is gone. The end does not sleep. */
+bool agentzip_mm_begin(struct mm_struct *mm);
+void agentzip_mm_end(struct mm_struct *mm);
+
+/* The end of the addresses that user space can have. */
+unsigned long agentzip_user_end(void);
+
+enum agentzip_room {
+	AGENTZIP_ROOM,
+	AGENTZIP_ROOM_NONE,		/* a limit or the end of memory is near */
+	AGENTZIP_ROOM_ELSEWHERE,	/* the process has left the sandbox */
+};
+
+/*
+ * Whether @nr pages can be restored: within memory.max and memory.high of the memory
+ * cgroup of @mm and of all above, which the sandbox is one of, and of the machine.
+ */
+enum agentzip_room agentzip_restore_room(struct mm_struct *mm, u64 cgroup_id,
+					 unsigned long nr);
+
+#define AGENTZIP_RESTORE_BATCH 16	/* pages under one mmap_lock */
+
+enum agentzip_outcome {
+	AGENTZIP_WAS_ABSENT,	/* not swapped out, and not in memory */
+	AGENTZIP_WAS_PRESENT,
+	AGENTZIP_RESTORED,	/* and its accessed bit is cleared */
+	AGENTZIP_LEFT,		/* swapped out: it could not be had now */
+	AGENTZIP_FAILED,	/* swapped out: a fault there is an error */
+};
+
+/*
+ * Restore the pages at these addresses, at most AGENTZIP_RESTORE_BATCH. The caller
+ * keeps the mm in use. May sleep; takes mmap_lock for read, or leaves the pages when
+ * that is held for too long. Returns 0, or -ENOMEM when there is no memory for more;
+ * the outcomes are always set.
+ */
+int agentzip_restore(struct mm_struct *mm, const u64 *pages, unsigned int nr,
+		     u8 *outcomes);
+
+/* ---- restore_worker.c: the work items ---- */
+
+#define AGENTZIP_RESTORE_JOBS 8		/* at a time */
+
+void agentzip_restore_init(void);
+/* Let up to so many jobs run; each runs again for as long as it says so. */
+void agentzip_restore_kick(unsigned int nr);
+bool agentzip_rs_restore_job(void);
+/* Run agentzip_rs_hit_test() in so many ms, instead of when it was to run. */
+void agentzip_hit_test_in(unsigned int ms);
+void agentzip_rs_hit_test(void);
+/* Stop them for good and wait until they are done. May sleep. */
+void agentzip_restore_stop(void);
+
+struct agentzip_cpu_time {
+	u64 ns;
+	int nice;
+};
+
+/* CPU time that the current thread spends in between, in ns. */
+struct agentzip_cpu_time agentzip_job_begin(void);
+u64 agentzip_job_end(struct agentzip_cpu_time before);
+/* Sleep for a disk. */
+void agentzip_job_pause(void);
+
 /* ---- sysfs.c ---- */
 
 /* What a directory of the tree shows; ids index the tables in Rust. */
@@ -191,9 +337,11 @@ enum agentzip_node_kind {
 	X(armed, 0444)				\
 	X(draining, 0444)			\
 	X(enabled, 0644)			\
+	X(recorder, 0444)			\
 	X(max_distance, 0644)			\
 	X(second_look, 0644)			\
 	X(second_look_percent, 0644)		\
+	X(prefetch, 0644)			\
 	/* root and sandboxes */		\
 	X(max_bytes, 0644)			\
 	/* stats and sandboxes */		\
@@ -215,6 +363,16 @@ enum agentzip_node_kind {
 	X(second_look_ns, 0444)			\
 	X(encode_ns, 0444)			\
 	X(decode_ns, 0444)			\
+	X(prefetch_pages, 0444)			\
+	X(prefetch_present, 0444)		\
+	X(prefetch_absent, 0444)		\
+	X(prefetch_dropped, 0444)		\
+	X(prefetch_hits, 0444)			\
+	X(prefetch_misses, 0444)		\
+	X(prefetch_ns, 0444)			\
+	X(load_latency, 0444)			\
+	X(faults, 0444)				\
+	X(faults_lost, 0444)			\
 	X(pages_fill, 0444)			\
 	X(pages_ref, 0444)			\
 	X(pages_delta, 0444)			\
@@ -318,5 +476,7 @@ void agentzip_trace_store(u64 cgroup_id, unsigned long slot, u64 index,
 			  int representation, unsigned int len, u64 ns);
 void agentzip_trace_load(u64 cgroup_id, unsigned long slot, int representation,
 			 unsigned int len, int error, u64 ns);
+void agentzip_trace_fault(u64 cgroup_id, unsigned long slot, u64 address,
+			  bool write);
 
 #endif /* AGENTZIP_FFI_H */

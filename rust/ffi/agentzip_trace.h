@@ -69,6 +69,26 @@ TRACE_EVENT(agentzip_load,
 		  __entry->len, __entry->error, __entry->ns)
 );
 
+TRACE_EVENT(agentzip_fault,
+	TP_PROTO(u64 cgroup_id, unsigned long slot, u64 address, bool write),
+	TP_ARGS(cgroup_id, slot, address, write),
+	TP_STRUCT__entry(
+		__field(u64, cgroup_id)
+		__field(unsigned long, slot)
+		__field(u64, address)
+		__field(bool, write)
+	),
+	TP_fast_assign(
+		__entry->cgroup_id = cgroup_id;
+		__entry->slot = slot;
+		__entry->address = address;
+		__entry->write = write;
+	),
+	TP_printk("cgroup=%llu slot=%#lx address=%#llx write=%d",
+		  __entry->cgroup_id, __entry->slot, __entry->address,
+		  __entry->write)
+);
+
 #endif /* AGENTZIP_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

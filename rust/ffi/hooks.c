@@ -140,7 +140,7 @@ static struct hook hooks[] = {
  * call may also go. kallsyms is not exported; a kprobe that is registered
  * disabled resolves the name and touches no text.
  */
-static int resolve(const char *name, unsigned long *addr)
+int agentzip_resolve(const char *name, unsigned long *addr)
 {
 	struct kprobe probe = {
 		.symbol_name = name,
@@ -188,7 +188,7 @@ int agentzip_hooks_arm(void)
 	int i, ret;
 
 	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
-		ret = resolve(hooks[i].target, &hooks[i].addr);
+		ret = agentzip_resolve(hooks[i].target, &hooks[i].addr);
 		if (ret) {
 			pr_err("agentzip: arm: cannot find %s (%d)\n",
 			       hooks[i].target, ret);
@@ -205,6 +205,7 @@ int agentzip_hooks_arm(void)
 	}
 	/* Ours until disarmed: the caller's file holds a reference now. */
 	__module_get(THIS_MODULE);
+	agentzip_recorder_install();
 	return 0;
 
 undo:
@@ -228,6 +229,11 @@ int agentzip_hooks_disarm(void)
 {
 	int i, ret;
 
+	ret = agentzip_recorder_remove();
+	if (ret) {
+		pr_err("agentzip: disarm: cannot unhook do_swap_page (%d)\n", ret);
+		return ret;
+	}
 	for (i = ARRAY_SIZE(hooks) - 1; i >= 0; i--) {
 		ret = hook_uninstall(&hooks[i]);
 		if (ret) {

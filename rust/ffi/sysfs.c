@@ -42,7 +42,11 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 	A(template_backed), A(promoted), A(dropped),			\
 	A(provisional), A(second_look_pages), A(second_look_bytes),	\
 	A(second_look_ns),						\
-	A(encode_ns), A(decode_ns),					\
+	A(prefetch_pages), A(prefetch_present), A(prefetch_absent),	\
+	A(prefetch_dropped), A(prefetch_hits), A(prefetch_misses),	\
+	A(prefetch_ns),							\
+	A(encode_ns), A(decode_ns), A(load_latency),			\
+	A(faults), A(faults_lost),					\
 	A(pages_fill), A(pages_ref), A(pages_delta),			\
 	A(pages_delta_zstd), A(pages_zstd), A(pages_prefix),		\
 	A(pages_dict),							\
@@ -53,7 +57,7 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
 	A(max_bytes), A(max_distance), A(second_look),
-	A(second_look_percent), NULL,
+	A(second_look_percent), A(prefetch), A(recorder), NULL,
 };
 
 static struct attribute *stats_attrs[] = {

@@ -16,3 +16,9 @@ void agentzip_trace_load(u64 cgroup_id, unsigned long slot, int representation,
 {
 	trace_agentzip_load(cgroup_id, slot, representation, len, error, ns);
 }
+
+void agentzip_trace_fault(u64 cgroup_id, unsigned long slot, u64 address,
+			  bool write)
+{
+	trace_agentzip_fault(cgroup_id, slot, address, write);
+}

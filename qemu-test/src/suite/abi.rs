@@ -75,6 +75,8 @@ fn info(ctx: &mut Ctx) -> Result<()> {
         ("armed", 1),
         ("enabled", 1),
         ("draining", 0),
+        ("prefetch", 1),
+        ("recorder", 1),
     ] {
         let found = module::value(file)?;
         ensure!(found == expected, "{file} is {found}");
@@ -101,6 +103,15 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         "dropped",
         "encode_ns",
         "decode_ns",
+        "prefetch_pages",
+        "prefetch_present",
+        "prefetch_absent",
+        "prefetch_dropped",
+        "prefetch_hits",
+        "prefetch_misses",
+        "prefetch_ns",
+        "faults",
+        "faults_lost",
         "entries",
     ] {
         global.get(field)?;
@@ -281,7 +292,7 @@ fn unknown_command(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Commands that take a structure.
-const WITH_ARGUMENT: [u32; 11] = [
+const WITH_ARGUMENT: [u32; 15] = [
     uapi::INFO,
     uapi::TEMPLATE_ADD,
     uapi::TEMPLATE_REMOVE,
@@ -291,6 +302,10 @@ const WITH_ARGUMENT: [u32; 11] = [
     uapi::DICTIONARY_ADD,
     uapi::DICTIONARY_RETIRE,
     uapi::DICTIONARY_SAMPLES,
+    uapi::PREFETCH,
+    uapi::PAGE_STATES,
+    uapi::SANDBOX_RECORD,
+    uapi::FAULTS_READ,
     uapi::STATS,
     uapi::DRAIN,
 ];
@@ -522,7 +537,9 @@ fn arm_twice(ctx: &mut Ctx) -> Result<()> {
     }
     ensure!(device.info()?.armed == 1, "not armed after arming twice");
     device.disarm()?;
-    ensure!(module::value("armed")? == 0, "armed after disarm");
+    for file in ["armed", "recorder"] {
+        ensure!(module::value(file)? == 0, "{file} is not 0 after disarm");
+    }
     if let Err(e) = device.disarm() {
         let errno = e.raw_os_error().unwrap_or(0);
         ensure!(
@@ -533,6 +550,7 @@ fn arm_twice(ctx: &mut Ctx) -> Result<()> {
     let claimed = super::fixture::trace::claimed()?;
     ensure!(claimed.is_empty(), "still hooked: {claimed:?}");
     device.arm()?;
+    ensure!(module::value("recorder")? == 1, "no recorder after arming");
     let claimed = super::fixture::trace::claimed()?;
     ensure!(claimed.len() == 3, "hooked after arming: {claimed:?}");
     Ok(())
@@ -553,6 +571,10 @@ fn random_calls(ctx: &mut Ctx) -> Result<()> {
         uapi::DICTIONARY_ADD,
         uapi::DICTIONARY_RETIRE,
         uapi::DICTIONARY_SAMPLES,
+        uapi::PREFETCH,
+        uapi::PAGE_STATES,
+        uapi::SANDBOX_RECORD,
+        uapi::FAULTS_READ,
         uapi::STATS,
     ];
     for _ in 0..3000 {

@@ -19,6 +19,8 @@ mod large;
 mod leak;
 mod lifetime;
 mod overhead;
+mod prefetch;
+mod recorder;
 mod runner;
 mod second_look;
 mod store;
@@ -75,10 +77,12 @@ fn table(args: &Args) -> Vec<Test> {
         store::TESTS,
         group::TESTS,
         second_look::TESTS,
+        prefetch::TESTS,
         dictionary::TESTS,
         training::TESTS,
         template_file::TESTS,
         tracing::TESTS,
+        recorder::TESTS,
         zswap::TESTS,
         unload::TESTS,
         overhead::TESTS,

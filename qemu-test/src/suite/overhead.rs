@@ -9,14 +9,22 @@ use anyhow::{ensure, Context, Result};
 use super::fixture::page::{Kind, Spec};
 use super::fixture::puppet::{Puppet, Region};
 use super::fixture::{host, module, page_out, write_mixed, Ctx};
+use super::recorder;
 use super::runner::Test;
 
 /// The tests of this file.
-pub const TESTS: &[Test] = &[Test {
-    name: "overhead.untagged_cgroup",
-    timeout_s: 120,
-    run: untagged_cgroup,
-}];
+pub const TESTS: &[Test] = &[
+    Test {
+        name: "overhead.untagged_cgroup",
+        timeout_s: 120,
+        run: untagged_cgroup,
+    },
+    Test {
+        name: "overhead.recording",
+        timeout_s: 120,
+        run: recording,
+    },
+];
 
 /// Pages that one measurement moves.
 const PAGES: usize = 512;
@@ -102,6 +110,66 @@ fn untagged_cgroup(ctx: &mut Ctx) -> Result<()> {
     ensure!(
         quick,
         "slower with the hooks than {LIMIT} times, in two series"
+    );
+    Ok(())
+}
+
+/// A page that a sandbox touches comes back about as fast while that is recorded, and so does one of a
+/// cgroup beside it, which swaps to zram. The sandbox's pages are small deltas, which decode as fast as
+/// anything.
+fn recording(ctx: &mut Ctx) -> Result<()> {
+    const RECORDS: u32 = 4096;
+    host::zram_swap("64M")?;
+    let mut template = ctx.template(PAGES)?;
+    let sandbox = ctx.sandbox("box", &template.name)?;
+    let beside = ctx.cgroup("beside")?;
+    let mut region = template.region.clone();
+    let inmate = template.spawn(&sandbox.cgroup)?;
+    let near = |i: usize| Some(Spec::new(Kind::Heap, i as u32).edited(4, i as u32));
+    inmate.write(&mut region, near)?;
+    let stranger = template.spawn(&beside)?;
+    let mut other = Region::new(5, PAGES);
+    stranger.map(&other)?;
+    stranger.write(&mut other, |i| Some(Spec::new(Kind::Heap, i as u32 + 7000)))?;
+    let once = || -> Result<bool> {
+        let (mut with, mut without) = <(Times, Times)>::default();
+        let (mut with_beside, mut without_beside) = <(Times, Times)>::default();
+        for _ in 0..ALTERNATIONS {
+            recorder::record(ctx, sandbox.id, RECORDS, -1).context("record")?;
+            with.measure(&inmate, &region)?;
+            with_beside.measure(&stranger, &other)?;
+            let (records, _) = recorder::take(ctx, sandbox.id, RECORDS)?;
+            ensure!(records.len() >= PAGES, "{} records", records.len());
+            recorder::record(ctx, sandbox.id, 0, -1).context("do not record")?;
+            without.measure(&inmate, &region)?;
+            without_beside.measure(&stranger, &other)?;
+        }
+        let mut quick = true;
+        for (what, with, without) in [
+            ("of a sandbox", &mut with.back, &mut without.back),
+            (
+                "of a cgroup beside it",
+                &mut with_beside.back,
+                &mut without_beside.back,
+            ),
+        ] {
+            let undisturbed = undisturbed(with) / undisturbed(without);
+            let (with, without) = (median(with), median(without));
+            println!(
+                "@@ overhead: page_in {what}: {with:.1} us a page while the sandbox is recorded, \
+                 {without:.1} while not, ratio {:.3} of the medians, {undisturbed:.3} of the first quartiles",
+                with / without
+            );
+            quick &= undisturbed <= LIMIT;
+        }
+        Ok(quick)
+    };
+    let quick = once()? || once()?;
+    inmate.check(&region)?;
+    stranger.check(&other)?;
+    ensure!(
+        quick,
+        "slower while recording than {LIMIT} times, in two series"
     );
     Ok(())
 }

@@ -186,6 +186,14 @@ unsafe impl Plain for agentzip_uapi::DictionaryRetire {}
 // SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::DictionarySamples {}
 // SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::Prefetch {}
+// SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::PageStates {}
+// SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::SandboxRecord {}
+// SAFETY: as above.
+unsafe impl Plain for agentzip_uapi::FaultsRead {}
+// SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::Stats {}
 // SAFETY: as above.
 unsafe impl Plain for agentzip_uapi::Drain {}
@@ -429,6 +437,35 @@ pub fn write_process(pid: i32, addr: usize, page: &Page) -> io::Result<()> {
         return Err(Error::from_raw_os_error(libc::EFAULT));
     }
     Ok(())
+}
+
+/// `gettid(2)`.
+pub fn thread_id() -> i32 {
+    // SAFETY: no memory is touched.
+    unsafe { libc::gettid() }
+}
+
+/// A new eventfd with the count 0; reading it does not wait.
+pub fn eventfd() -> io::Result<File> {
+    // SAFETY: no memory is touched.
+    let fd = check(i64::from(unsafe {
+        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+    }))?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { File::from_raw_fd(fd as RawFd) })
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub fn monotonic_ns() -> io::Result<u64> {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` outlives the call.
+    check(i64::from(unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now)
+    }))?;
+    Ok(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Waits until the descriptor is readable; false after `timeout_ms`.

@@ -5,6 +5,7 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 
+use agentzip_uapi as uapi;
 use anyhow::{ensure, Context, Result};
 
 use super::super::dictionary::{add, dictionary, retire, sample};
@@ -12,6 +13,7 @@ use super::super::fixture::module;
 use super::super::fixture::page::{Kind, Spec};
 use super::super::fixture::puppet::{Family, Region};
 use super::super::fixture::{cgroup, clean_module, host, Ctx};
+use super::super::recorder::{record, take};
 use super::super::template_file::calls::{add_part, range, set_ranges, NONE};
 use super::super::template_file::held::memfd_written_by;
 use super::super::template_file::restored::{disk_file, Restored};
@@ -102,6 +104,79 @@ pub fn dictionaries(ctx: &mut Ctx, search: &mut Search) -> Result<()> {
         || Ok(()),
     )?;
     world.check()?;
+    for cgroup in [&world.sandbox.cgroup, &world.template.cgroup] {
+        cgroup::remove_tree(cgroup.path())?;
+    }
+    module::wait_entries(0)?;
+    clean_module(ctx.device())
+}
+
+/// Page faults are recorded, and are not; the records are read, or not.
+pub fn recording(ctx: &mut Ctx, search: &mut Search) -> Result<()> {
+    let world = ctx.world_without_swap(16)?;
+    let id = world.sandbox.id;
+    let objects = module::value("stats/memory_objects")?;
+    search.each_call(
+        "record",
+        Which::All,
+        &[],
+        || record(ctx, id, 256, -1),
+        |()| Ok(record(ctx, id, 0, -1)?),
+        || {
+            let now = module::value("stats/memory_objects")?;
+            ensure!(now == objects, "{now} bytes of objects, not {objects}");
+            Ok(())
+        },
+    )?;
+    record(ctx, id, 256, -1)?;
+    search.each_call(
+        "faults read",
+        Which::All,
+        &[],
+        || take(ctx, id, 16),
+        |_| Ok(()),
+        || Ok(()),
+    )?;
+    for cgroup in [&world.sandbox.cgroup, &world.template.cgroup] {
+        cgroup::remove_tree(cgroup.path())?;
+    }
+    module::wait_entries(0)?;
+    clean_module(ctx.device())
+}
+
+/// Pages are asked for, and are not; their states are told, or not.
+pub fn prefetching(ctx: &mut Ctx, search: &mut Search) -> Result<()> {
+    let world = ctx.world_without_swap(16)?;
+    let (id, pid) = (world.sandbox.id, world.puppet.pid);
+    let range = world.region.range();
+    let request = uapi::Prefetch {
+        cgroup_id: id,
+        pid,
+        ..Default::default()
+    };
+    let objects = module::value("stats/memory_objects")?;
+    // Nothing is out, so that a request is soon over.
+    let over = || {
+        host::wait_until("the request should be over", PATIENCE, || {
+            Ok(module::value("stats/memory_objects")? == objects)
+        })
+    };
+    search.each_call(
+        "prefetch",
+        Which::All,
+        &[],
+        || ctx.device().prefetch(&[range], request),
+        |_| Ok(()),
+        over,
+    )?;
+    search.each_call(
+        "page states",
+        Which::All,
+        &[],
+        || ctx.device().page_states(id, pid, range, false),
+        |_| Ok(()),
+        || Ok(()),
+    )?;
     for cgroup in [&world.sandbox.cgroup, &world.template.cgroup] {
         cgroup::remove_tree(cgroup.path())?;
     }

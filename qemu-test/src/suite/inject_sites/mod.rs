@@ -187,6 +187,8 @@ fn every_site(ctx: &mut Ctx) -> Result<()> {
     reclaim::worker(ctx, &mut search)?;
     calls::files(ctx, &mut search)?;
     calls::dictionaries(ctx, &mut search)?;
+    calls::recording(ctx, &mut search)?;
+    calls::prefetching(ctx, &mut search)?;
     lifecycle::arming(ctx, &mut search)?;
     lifecycle::loading(ctx, &mut search)?;
     search.finish()
