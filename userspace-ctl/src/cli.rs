@@ -4,6 +4,7 @@
 
 mod hint;
 mod lifecycle;
+mod plan;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -90,8 +91,9 @@ enum Command {
     Phase(PhaseArgs),
     /// Tell the daemon what the agent in a sandbox does, as an agent runtime would
     ///
-    /// HINT is `llm-wait`, `first-token`, `tool-start`, `tool-end`, `idle` or `done`. Milliseconds that a wait is
-    /// expected to take follow as `;expect=8000`, the name of a tool as `;tool=pytest`. Without a daemon
+    /// HINT is `llm-wait`, `message-near`, `first-token`, `tool-start`, `tool-end`, `idle` or `done`.
+    /// Milliseconds that a wait is expected to take follow as `;expect=8000`, those until a message comes as
+    /// `;in=800`, the name of a tool as `;tool=pytest`. Without a daemon
     /// the module alone is told, and nothing is reclaimed or restored.
     #[command(
         after_help = "Examples:\n  agentzip hint agents/sb1 'llm-wait;expect=8000'\n  \
@@ -183,6 +185,12 @@ enum Command {
         after_help = "Examples:\n  agentzip quiesce agents/sb1\n  agentzip quiesce agents/sb1 --release"
     )]
     Quiesce(lifecycle::QuiesceArgs),
+    /// Show, write and read what the daemon has learned about templates and tools; for root
+    ///
+    /// A plan says which pages a tool touches when it starts, so that they are there before it asks. The daemon
+    /// learns that from the faults of earlier turns; what it learned ends with it, unless it is exported.
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     /// Check and show the configuration of the daemon
     #[command(subcommand)]
     Config(lifecycle::ConfigCommand),
@@ -435,6 +443,7 @@ pub fn run() -> Result<ExitCode> {
         Command::Status => lifecycle::run_status(&context, print),
         Command::Daemon { config } => lifecycle::run_daemon(config),
         Command::Quiesce(args) => lifecycle::run_quiesce(print, args),
+        Command::Plan(command) => plan::run_plan(print, command),
         Command::Config(command) => lifecycle::run_config(print, command),
         Command::Drain { no_swapoff } => {
             let report = drain::drain(&context, !no_swapoff)?;

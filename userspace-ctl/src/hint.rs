@@ -8,6 +8,7 @@
 //! | text | meaning |
 //! |---|---|
 //! | `llm-wait[;expect=MS]` | the agent waits for the LLM, for about so many milliseconds |
+//! | `message-near[;in=MS]` | a message will end the wait, in about so many milliseconds |
 //! | `first-token` | the LLM answers: a tool call is near |
 //! | `tool-start[;tool=NAME]` | a tool runs |
 //! | `tool-end` | the tool ended |
@@ -42,6 +43,11 @@ pub enum Hint {
         /// [`DEFAULT_EXPECT`] is assumed when `None`.
         expect: Option<Duration>,
     },
+    /// A message that will end the wait is about to arrive. The wait goes on until then.
+    MessageNear {
+        /// In how long: whole milliseconds, at most [`MAX_EXPECT`]; at once when `None`.
+        within: Option<Duration>,
+    },
     /// The first token of the answer is there: a tool call is near.
     FirstToken,
     /// A tool runs.
@@ -72,7 +78,7 @@ pub enum BadHint {
     Characters,
     /// The first word is none that we know.
     #[error(
-        "unknown hint {0:?}; known are llm-wait, first-token, tool-start, tool-end, idle, done"
+        "unknown hint {0:?}; known are llm-wait, message-near, first-token, tool-start, tool-end, idle, done"
     )]
     Word(String),
     /// A parameter is not of the form `name=value`.
@@ -89,12 +95,12 @@ pub enum BadHint {
     /// A parameter is there twice.
     #[error("parameter {0:?} is given twice")]
     Twice(&'static str),
-    /// The value of `expect` is no number of milliseconds in the range.
+    /// The value of `expect` or `in` is no number of milliseconds in the range.
     #[error(
-        "expect={0} is no wait: whole milliseconds from 0 to {max} are expected",
+        "{0}={1} is no wait: whole milliseconds from 0 to {max} are expected",
         max = MAX_EXPECT.as_millis()
     )]
-    Expect(String),
+    Expect(&'static str, String),
     /// The value of `tool` is no name of a tool.
     #[error(
         "tool={0} is no name: 1 to {MAX_TOOL} ASCII letters, digits, or . _ - / : + @ are expected"
@@ -105,6 +111,7 @@ pub enum BadHint {
 fn known_parameters(word: &str) -> &'static str {
     match word {
         "llm-wait" => "it has expect",
+        "message-near" => "it has in",
         "tool-start" => "it has tool",
         _ => "it has none",
     }
@@ -115,6 +122,7 @@ impl Hint {
     pub fn word(&self) -> &'static str {
         match self {
             Hint::LlmWait { .. } => "llm-wait",
+            Hint::MessageNear { .. } => "message-near",
             Hint::FirstToken => "first-token",
             Hint::ToolStart { .. } => "tool-start",
             Hint::ToolEnd => "tool-end",
@@ -130,7 +138,7 @@ impl Hint {
             Hint::LlmWait { .. } => Some(Phase::Waiting),
             Hint::FirstToken => Some(Phase::Resuming),
             Hint::ToolStart { .. } => Some(Phase::Running),
-            Hint::ToolEnd | Hint::Idle | Hint::Done => None,
+            Hint::MessageNear { .. } | Hint::ToolEnd | Hint::Idle | Hint::Done => None,
         }
     }
 
@@ -166,6 +174,7 @@ impl FromStr for Hint {
         let mut parts = text.split(';');
         let (mut hint, takes) = match parts.next().unwrap_or("") {
             "llm-wait" => (Hint::LlmWait { expect: None }, Some("expect")),
+            "message-near" => (Hint::MessageNear { within: None }, Some("in")),
             "first-token" => (Hint::FirstToken, None),
             "tool-start" => (Hint::ToolStart { tool: None }, Some("tool")),
             "tool-end" => (Hint::ToolEnd, None),
@@ -194,7 +203,8 @@ impl Hint {
     /// Sets the one parameter of a word.
     fn set(&mut self, name: &'static str, value: &str) -> Result<(), BadHint> {
         let twice = match self {
-            Hint::LlmWait { expect } => expect.replace(expectation(value)?).is_some(),
+            Hint::LlmWait { expect } => expect.replace(span(name, value)?).is_some(),
+            Hint::MessageNear { within } => within.replace(span(name, value)?).is_some(),
             Hint::ToolStart { tool } => tool.replace(value.parse()?).is_some(),
             Hint::FirstToken | Hint::ToolEnd | Hint::Idle | Hint::Done => false,
         };
@@ -206,13 +216,13 @@ impl Hint {
 }
 
 /// A number of milliseconds.
-fn expectation(value: &str) -> Result<Duration, BadHint> {
+fn span(name: &'static str, value: &str) -> Result<Duration, BadHint> {
     // `parse` takes a sign, too.
     let digits = value.bytes().all(|b| b.is_ascii_digit());
     let wait = value.parse().ok().filter(|_| digits);
     wait.map(Duration::from_millis)
         .filter(|wait| *wait <= MAX_EXPECT)
-        .ok_or_else(|| BadHint::Expect(value.to_owned()))
+        .ok_or_else(|| BadHint::Expect(name, value.to_owned()))
 }
 
 impl fmt::Display for Hint {
@@ -220,6 +230,7 @@ impl fmt::Display for Hint {
         f.write_str(self.word())?;
         match self {
             Hint::LlmWait { expect: Some(wait) } => write!(f, ";expect={}", wait.as_millis()),
+            Hint::MessageNear { within: Some(wait) } => write!(f, ";in={}", wait.as_millis()),
             Hint::ToolStart { tool: Some(tool) } => write!(f, ";tool={tool}"),
             _ => Ok(()),
         }
@@ -290,6 +301,13 @@ mod tests {
                     expect: Some(MAX_EXPECT),
                 },
             ),
+            ("message-near", Hint::MessageNear { within: None }),
+            (
+                "message-near;in=800",
+                Hint::MessageNear {
+                    within: expect(800),
+                },
+            ),
             ("first-token", Hint::FirstToken),
             ("tool-start", Hint::ToolStart { tool: None }),
             (
@@ -342,6 +360,14 @@ mod tests {
             (
                 "llm-wait;expect=99999999999999999999999",
                 "whole milliseconds",
+            ),
+            (
+                "message-near;in=soon",
+                "in=soon is no wait: whole milliseconds",
+            ),
+            (
+                "message-near;expect=1",
+                "message-near has no parameter \"expect\"; it has in",
             ),
             ("tool-start;tool=", "is no name"),
             ("tool-start;tool=a b", "is no name"),
@@ -405,7 +431,7 @@ mod tests {
         assert_eq!(phase("llm-wait"), Some(Phase::Waiting));
         assert_eq!(phase("first-token"), Some(Phase::Resuming));
         assert_eq!(phase("tool-start"), Some(Phase::Running));
-        for none in ["tool-end", "idle", "done"] {
+        for none in ["message-near", "tool-end", "idle", "done"] {
             assert_eq!(phase(none), None);
         }
     }

@@ -12,7 +12,8 @@
 //! The daemon, from the outside in: [`watch`], [`socket`] and [`protocol`] bring in what agents' runtimes
 //! say, [`authority`] says who may say it; [`daemon`] waits for all of it and does what is to be done
 //! ([`worker`] reclaims); [`governor`] decides that, by the rules of [`lifecycle`] and [`schedule`] and the
-//! [`config`], without touching anything. [`client`] is for those who speak to it.
+//! [`config`], without touching anything; [`predict`] foresees which pages a sandbox will touch when it
+//! resumes, as purely. [`client`] is for those who speak to it.
 
 #![deny(unsafe_code)]
 
@@ -35,10 +36,12 @@ pub mod hot;
 pub mod lifecycle;
 pub mod limit;
 pub mod name;
+pub mod predict;
 pub mod procfs;
 pub mod protocol;
 pub mod reclaim;
 pub mod restore;
+pub mod restorer;
 pub mod schedule;
 pub mod signature;
 pub mod socket;

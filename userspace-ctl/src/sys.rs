@@ -6,6 +6,7 @@
 
 pub mod interrupt;
 pub mod pages;
+pub mod restore;
 pub mod signals;
 
 use std::ffi::CString;
@@ -61,6 +62,10 @@ unsafe impl Command for uapi::SandboxPhase {
 // SAFETY: As above.
 unsafe impl Command for uapi::DictionaryRetire {
     const OPCODE: u32 = uapi::DICTIONARY_RETIRE;
+}
+// SAFETY: As above; the file descriptor in it is one that the caller has open.
+unsafe impl Command for uapi::SandboxRecord {
+    const OPCODE: u32 = uapi::SANDBOX_RECORD;
 }
 // SAFETY: As above.
 unsafe impl Command for uapi::Drain {

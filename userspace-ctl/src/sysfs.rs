@@ -295,6 +295,16 @@ impl Sysfs {
         write_text(&self.root.join(file), &level.to_string())
     }
 
+    /// CPU time that restore workers took for a sandbox since it was attached, in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or understood; an older module has none.
+    pub fn prefetch_ns(&self, cgroup_id: u64) -> Result<u64> {
+        let file = format!("sandboxes/{cgroup_id}/prefetch_ns");
+        read_number(&self.root.join(file))
+    }
+
     /// What the second look may take, in percent of one processor.
     ///
     /// # Errors

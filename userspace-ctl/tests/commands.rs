@@ -6,7 +6,7 @@ mod common;
 
 use agentzip_ctl::commands::{arm, phase, restore, sandbox, status, template};
 use agentzip_ctl::reclaim::{Options, Stop};
-use agentzip_uapi::Phase;
+use agentzip_uapi::{Phase, ABI_VERSION};
 use common::{add_process, at, contains, machine, message, name, plain};
 
 #[test]
@@ -79,7 +79,7 @@ fn arm_and_disarm_explain_refusals() {
     state.abi_version.set(9);
     contains(
         &message(arm::arm(&context)),
-        &["version 9", "controller version 3"],
+        &["version 9", &format!("controller version {ABI_VERSION}")],
     );
 }
 

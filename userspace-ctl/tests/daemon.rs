@@ -835,3 +835,63 @@ fn hints_while_no_daemon_is_there_count_and_old_ones_do_not() {
     tag(&trees, "agents/sb2", "phase", "llm-wait;expect=60000");
     daemon.until_state("/agents/sb2", "compressed");
 }
+
+/// `agentzip plan`, as root and with the module: what is read can be written again, and a bad file is refused.
+#[test]
+fn plans_go_through_the_socket() {
+    let trees = Trees::new();
+    configure(&trees, "[prefetch]\nmode = \"plan\"\n");
+    let daemon = Daemon::start(&trees);
+    let plan = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_agentzip"))
+            .arg("plan")
+            .args(arguments)
+            .arg("--socket")
+            .arg(&daemon.socket)
+            .current_dir(trees.path("."))
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    };
+    if !rustix::process::geteuid().is_root() {
+        let (done, text) = plan(&["show"]);
+        assert!(!done && text.contains("root"), "{text}");
+        return;
+    }
+    trees.write(
+        "good.json",
+        r#"{"format":"agentzip-plan","version":1,"template":"python","tool":"pytest","turns":3.0,
+            "roles":[{"command":"python3","ordinal":0}],
+            "runs":[{"role":0,"address":"0x7f0000000000","pages":40,"touched":1.0}]}"#,
+    );
+    trees.write("bad.json", "{\"format\":\"agentzip-plan\"}");
+    let (done, text) = plan(&["show"]);
+    assert!(done && text.contains("nothing has been learned"), "{text}");
+    let (done, text) = plan(&["import", "bad.json"]);
+    assert!(
+        !done && text.contains("bad.json: no plan: missing field"),
+        "{text}"
+    );
+    assert!(plan(&["show"]).1.contains("nothing has been learned"));
+    let (done, text) = plan(&["import", "good.json"]);
+    assert!(
+        done && text.starts_with("40 pages of template python, tool pytest"),
+        "{text}"
+    );
+    assert!(plan(&["show", "python"]).1.contains("pytest"));
+    assert!(plan(&["show", "ruby"])
+        .1
+        .contains("nothing has been learned"));
+    let (done, text) = plan(&["export", "python", "out.json", "--tool", "pytest"]);
+    assert!(
+        done && text.starts_with("40 pages written to out.json"),
+        "{text}"
+    );
+    assert!(trees.read("out.json").contains("0x7f0000000000"));
+    let (done, text) = plan(&["export", "python", "none.json", "--tool", "ls"]);
+    assert!(
+        !done && text.contains("nothing was learned of template python and tool ls"),
+        "{text}"
+    );
+}

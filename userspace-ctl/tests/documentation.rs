@@ -65,6 +65,7 @@ fn hints_are_those_of_the_code() {
         words,
         [
             "llm-wait",
+            "message-near",
             "first-token",
             "tool-start",
             "tool-end",
@@ -128,6 +129,11 @@ fn fields_of_events_are_documented() {
             cgroup: cgroup(),
             reason: String::new(),
         },
+        Happening::Alarm {
+            about: "".into(),
+            raised: true,
+            reason: String::new(),
+        },
     ] {
         let value = serde_json::to_value(Event::now(Uid::ROOT, happening)).unwrap();
         for field in value.as_object().unwrap().keys() {
@@ -178,6 +184,30 @@ fn examples_are_what_is_spoken() {
         }
     }
     assert_eq!((requests, events), (2, 1));
+}
+
+/// And what it says of words and figures is what there is.
+#[test]
+fn what_status_says_of_prefetch() {
+    let board = agentzip_ctl::restorer::shown::Board::default();
+    let shown = agentzip_ctl::restorer::shown::Shown {
+        window_pages: Some(1),
+        pages_at_every_resume: Some(1),
+        ..Default::default()
+    };
+    let fields = |value: serde_json::Value| match value {
+        serde_json::Value::Object(fields) => fields.into_iter().map(|(name, _)| name).collect(),
+        _ => Vec::new(),
+    };
+    let mut all = fields(serde_json::to_value(board).unwrap());
+    all.extend(fields(serde_json::to_value(shown).unwrap()));
+    assert!(all.len() > 25);
+    for field in all {
+        assert!(SOCKET.contains(&format!("``{field}``")), "{field}");
+    }
+    for about in ["hit-ratio", "first-tool"] {
+        assert!(SOCKET.contains(&format!("``{about}``")), "{about}");
+    }
 }
 
 /// Every key, with its default, is in the admin guide.

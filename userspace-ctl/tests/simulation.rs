@@ -223,7 +223,7 @@ impl World {
                 }
                 self.after(2, Happening::JobDone(id));
             }
-            Effect::Restore(id) => {
+            Effect::Restore(id, _) | Effect::Return(id) => {
                 self.seen.restores += 1;
                 let sandbox = self.sandboxes.get_mut(&id).unwrap();
                 assert!(!sandbox.restoring, "{id} is being restored");
@@ -251,6 +251,9 @@ impl World {
         }
         if self.dice.chance(50) {
             texts.insert(0, "tool-end".to_owned());
+        }
+        if self.dice.chance(20) {
+            texts.push("message-near;in=300".to_owned());
         }
         for text in texts {
             self.input(Input::Hint(id, text.parse().unwrap()));

@@ -75,11 +75,77 @@ impl fmt::Display for Report {
                 remark(sandbox),
             ]);
         }
-        match self.sandboxes.is_empty() {
-            true => Ok(()),
-            false => write!(f, "{table}"),
+        if !self.sandboxes.is_empty() {
+            write!(f, "{table}")?;
+        }
+        prefetch(f, &self.overview["prefetch"], &self.sandboxes)
+    }
+}
+
+/// What is restored ahead of need, if anything is.
+fn prefetch(f: &mut fmt::Formatter<'_>, total: &Value, sandboxes: &[Value]) -> fmt::Result {
+    if total["able"] != true {
+        return Ok(());
+    }
+    for (alarm, text) in [
+        (
+            "alarm_hit_ratio",
+            "pages are restored that are not accessed, far more than usual",
+        ),
+        ("alarm_first_tool", "slo.first_tool_p99 is missed"),
+    ] {
+        if total[alarm] == true {
+            writeln!(f, "warning: prefetch: {text}")?;
         }
     }
+    let mut table = Table::new(&[
+        "PREFETCH",
+        ">FAULTS",
+        ">HITS",
+        ">COVERAGE",
+        ">HIT RATIO",
+        ">WASTE",
+        ">NS/HIT",
+        ">WINDOW",
+        ">EVERY RESUME",
+        ">CAPPED",
+        ">FIRST TOOL",
+    ]);
+    let rows = sandboxes
+        .iter()
+        .map(|sandbox| {
+            (
+                sandbox["cgroup"].as_str().unwrap_or(""),
+                &sandbox["prefetch"],
+            )
+        })
+        .filter(|(_, shown)| !shown.is_null());
+    for (name, shown) in rows.chain([("all", total)]) {
+        let number = |field: &str| shown[field].as_u64().map(|number| number.to_string());
+        let share = |field: &str| {
+            let part = shown[field].as_f64();
+            part.map_or("-".to_owned(), |part| format!("{:.0}%", part * 100.0))
+        };
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        table.row([
+            name.to_owned(),
+            or_none(number("demand_faults")),
+            or_none(number("hits")),
+            share("coverage"),
+            share("hit_ratio"),
+            share("waste"),
+            or_none(
+                shown["cost_per_hit_ns"]
+                    .as_f64()
+                    .map(|ns| format!("{ns:.0}")),
+            ),
+            or_none(number("window_pages")),
+            or_none(number("pages_at_every_resume")),
+            or_none(number("capped_plans")),
+            or_none(number("first_tool_p99_us").map(|us| us + " us")),
+        ]);
+    }
+    write!(f, "{table}")
 }
 
 /// What is out of the ordinary.
@@ -122,6 +188,29 @@ mod tests {
             "batch",
             "0.25",
             "held for want of memory; no swap is free",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text}");
+        }
+        assert!(!text.contains("PREFETCH"), "{text}");
+        let shown = json!({
+            "demand_faults": 30, "hits": 70, "coverage": 0.7, "hit_ratio": 0.875, "waste": 0.125,
+            "cost_per_hit_ns": 12345.6, "window_pages": 48, "pages_at_every_resume": 17,
+            "capped_plans": 1, "first_tool_p99_us": null});
+        let mut total = shown.clone();
+        total["able"] = true.into();
+        total["alarm_hit_ratio"] = true.into();
+        let planned = Report {
+            overview: json!({ "prefetch": total }),
+            sandboxes: vec![json!({"cgroup": "/agents/sb1", "prefetch": shown})],
+        };
+        let text = planned.to_string();
+        for part in [
+            "warning: prefetch: pages are",
+            "COVERAGE",
+            "88%",
+            "12346",
+            "17",
+            "all",
         ] {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }

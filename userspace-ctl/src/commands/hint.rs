@@ -240,6 +240,10 @@ fn describe(event: &Event) -> String {
         } => {
             format!("memory: {used_percent:.1}% used, watermark {level}")
         }
+        Happening::Alarm { raised, reason, .. } => match raised {
+            true => format!("prefetch has become worse: {reason}"),
+            false => format!("prefetch is well again: {reason}"),
+        },
         Happening::Reloaded { error: None } => "configuration read again".to_owned(),
         Happening::Reloaded { error: Some(error) } => format!("configuration kept: {error}"),
     };

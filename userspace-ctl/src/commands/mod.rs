@@ -13,6 +13,7 @@ mod explain;
 pub mod hint;
 pub mod limit;
 pub mod phase;
+pub mod plan;
 pub mod quiesce;
 pub mod ranges;
 pub mod restore;

@@ -5,6 +5,7 @@
 //! `agentzip.toml` beside this crate has every key with its default; a test holds the two together.
 
 mod parse;
+mod prefetch;
 mod units;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use parse::Problem;
+pub use prefetch::{Prefetch, PrefetchMode, Records, Slo};
 pub use units::{Mode, Part, Percent, Span, StoreSize, Within};
 
 pub use crate::authority::Tenant;
@@ -42,6 +44,8 @@ pub struct Config {
     pub encode: Encode,
     /// What comes back, and how fast.
     pub prefetch: Prefetch,
+    /// What all of it is measured by.
+    pub slo: Slo,
     /// How much the store may take.
     pub store: Store,
     /// What a sandbox is weighed by, for each profile.
@@ -122,18 +126,6 @@ pub struct Encode {
     pub hot_skip: bool,
     /// How far a page may be from the one it is encoded against, as a part of a page: 0 to 1.
     pub max_template_distance: Part,
-}
-
-/// What comes back when the LLM answers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Prefetch {
-    /// On `first-token`, bring the swapped-out pages back before they are touched.
-    pub on_first_token: bool,
-    /// Sandboxes that are restored at one time: 1 to 16.
-    pub max_concurrency: Within<1, 16>,
-    /// A restore that could not begin for this long is dropped.
-    pub queue_timeout: Span,
 }
 
 /// How much the store may take.
@@ -233,6 +225,7 @@ impl Default for Config {
             schedule: Schedule::default(),
             encode: Encode::default(),
             prefetch: Prefetch::default(),
+            slo: Slo::default(),
             store: Store::default(),
             profile: Profiles::default(),
             tenants: Vec::new(),
@@ -278,16 +271,6 @@ impl Default for Encode {
         Encode {
             hot_skip: false,
             max_template_distance: Part::new(1.0),
-        }
-    }
-}
-
-impl Default for Prefetch {
-    fn default() -> Self {
-        Prefetch {
-            on_first_token: true,
-            max_concurrency: Within::new(8),
-            queue_timeout: Span::ms(500),
         }
     }
 }

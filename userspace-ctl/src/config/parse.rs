@@ -114,6 +114,10 @@ impl Config {
             )),
         };
         absolute("socket", "path", &self.socket.path)?;
+        self.check_prefetch(place)?;
+        if !self.prefetch.trace_dir.as_os_str().is_empty() {
+            absolute("prefetch", "trace_dir", &self.prefetch.trace_dir)?;
+        }
         let watch = &self.watch;
         watch
             .trees
@@ -130,6 +134,25 @@ impl Config {
         self.holders
             .iter()
             .try_for_each(|cgroup| absolute("", "holders", cgroup))
+    }
+
+    fn check_prefetch(&self, place: &Place<'_>) -> Result<(), Problem> {
+        let prefetch = &self.prefetch;
+        let (floor, ceiling) = (prefetch.hit_floor.get(), prefetch.hit_ceiling.get());
+        if floor >= ceiling {
+            let problem = format!("{floor} is not below hit_ceiling, which is {ceiling}");
+            return Err(place.named("prefetch", "hit_floor", &problem));
+        }
+        let (least, most) = (prefetch.window_pages_min, prefetch.window_pages_max);
+        if least > most {
+            let problem = format!(
+                "{} is above window_pages_max, which is {}",
+                least.get(),
+                most.get()
+            );
+            return Err(place.named("prefetch", "window_pages_min", &problem));
+        }
+        Ok(())
     }
 }
 
@@ -284,6 +307,13 @@ mod tests {
             ("[[tenant]]\nuid = 1\ntree = \"/x\"\n", ["missing field `domain`"]),
             ("[store]\nmax_bytes = \"101%\"\n", ["a.toml:2: store.max_bytes: \"101%\" is neither"]),
             ("a = = 1\n", ["a.toml:1: a: "]),
+            ("[prefetch]\nmode = \"some\"\n", ["a.toml:2: prefetch.mode: unknown variant `some`, expected one of `auto`, `plan`"]),
+            ("[prefetch]\nrecorder_records = 1000\n", ["a.toml:2: prefetch.recorder_records: 1000 is no power of two from 64 to 16384"]),
+            ("[prefetch]\nwindow_pages_max = 65\n", ["a.toml:2: prefetch.window_pages_max: 65 is not from 16 to 64"]),
+            ("[prefetch]\nwindow_pages_min = 48\nwindow_pages_max = 32\n", ["a.toml:2: prefetch.window_pages_min: 48 is above window_pages_max, which is 32"]),
+            ("[prefetch]\nhit_floor = 80\n", ["a.toml:2: prefetch.hit_floor: 80 is not below hit_ceiling, which is 80"]),
+            ("[prefetch]\ntrace_dir = \"traces\"\n", ["a.toml:2: prefetch.trace_dir: \"traces\" is no absolute path"]),
+            ("[slo]\nfirst_tool_p99 = 50\n", ["a.toml:2: slo.first_tool_p99: invalid type: integer `50`"]),
         ] {
             let problem = parse(text).unwrap_err();
             for part in parts {

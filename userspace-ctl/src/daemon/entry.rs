@@ -16,6 +16,7 @@ use crate::hint::Hint;
 use crate::hot::HotSet;
 use crate::lifecycle::Time;
 use crate::protocol::Source;
+use crate::restorer::shown::Shown;
 use crate::socket::Token;
 use crate::sysfs::Told;
 
@@ -166,7 +167,7 @@ impl Entry {
     }
 
     /// How it is listed.
-    pub fn listed(&self, view: View) -> Listed {
+    pub fn listed(&self, view: View, prefetch: Option<Shown>) -> Listed {
         Listed {
             cgroup: self.name(),
             attributes: self.attributes.clone(),
@@ -176,6 +177,7 @@ impl Entry {
                 _ => view.reason.map(|reason| reason.to_string()),
             },
             hot_bytes: self.hot.bytes(),
+            prefetch,
             view,
         }
     }
@@ -213,6 +215,8 @@ pub struct Listed {
     pub problem: Option<String>,
     /// Bytes of the pages that it writes all the time, as of the last sample; with `encode.hot_skip` only.
     pub hot_bytes: u64,
+    /// What prefetch did for it; without plans `None`.
+    pub prefetch: Option<Shown>,
     /// What the governor knows.
     #[serde(flatten, serialize_with = "without_profile")]
     pub view: View,

@@ -120,6 +120,7 @@ impl Daemon {
         self.entries.insert(id, entry);
         let known = Phase::from_name(&told.phase).or(Some(Phase::Running));
         self.feed(Input::Appeared { id, profile, known });
+        self.record(id);
         self.was_taken(id);
         self.still_quiesced(id);
     }
@@ -356,6 +357,7 @@ impl Daemon {
         if told.as_ref().is_some_and(|told| entry.is_as(told)) {
             entry.attachment = Attachment::Done;
             // It may have been told before, which does no harm.
+            self.record(id);
             self.feed(Input::Attached(id));
             return self.answer_attach(id, &Ok(()));
         }
@@ -412,6 +414,7 @@ impl Daemon {
                     source,
                 };
                 self.publish(owner, happening);
+                self.record(id);
                 self.feed(Input::Attached(id));
             }
             Err(error) => {
@@ -491,6 +494,7 @@ impl Daemon {
             let response = Response::error(crate::protocol::ErrorCode::NotFound, gone.to_string());
             self.server.reply(*token, response);
         }
+        self.unrecord(id);
         self.feed(Input::Gone(id));
         if detach && self.module && !self.order_detach(id) {
             self.warn(
@@ -578,6 +582,8 @@ impl Daemon {
             self.governor.tell_again();
             self.apply_settings();
             self.report_module();
+        } else {
+            self.set_restorer();
         }
         let ids: Vec<Id> = self.entries.keys().copied().collect();
         for id in ids {

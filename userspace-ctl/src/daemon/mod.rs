@@ -20,6 +20,7 @@ mod manage;
 pub mod mark;
 pub mod notify;
 mod obey;
+mod restoring;
 mod sampling;
 mod serve;
 pub mod totals;
@@ -43,6 +44,7 @@ use self::files::MemInfo;
 use self::holders::Holders;
 use self::limit::LogLimit;
 use self::notify::Notify;
+use self::restoring::Restoring;
 use self::sampling::Sampling;
 use self::totals::Totals;
 use crate::authority::{Authority, Uid};
@@ -99,6 +101,7 @@ pub struct Daemon {
     sampling: Option<Sampling>,
     /// Restores that run; false: not wanted any more.
     restores: BTreeMap<Id, Arc<AtomicBool>>,
+    restoring: Restoring,
     holders: Holders,
     totals: Totals,
     /// The module is loaded.
@@ -120,6 +123,7 @@ struct Ready {
     watcher: bool,
     clerk: bool,
     sampling: bool,
+    restorer: bool,
     jobs: Vec<Id>,
 }
 
@@ -182,6 +186,7 @@ impl Daemon {
             strays: BTreeMap::new(),
             sampling: None,
             restores: BTreeMap::new(),
+            restoring: Restoring::default(),
             holders: Holders::default(),
             totals: Totals::default(),
             module,
@@ -240,6 +245,7 @@ impl Daemon {
     /// What the configuration says about module and holders.
     fn apply_settings(&mut self) {
         self.set_sampling();
+        self.set_restorer();
         let config = self.governor.config();
         for problem in self.holders.set(&self.mount, &config.holders) {
             warn!("{problem}");
@@ -279,6 +285,9 @@ impl Daemon {
             if ready.sampling {
                 self.take_samples();
             }
+            if ready.restorer {
+                self.take_restores();
+            }
             if ready.signals && !self.take_signals() {
                 return Ok(());
             }
@@ -291,7 +300,12 @@ impl Daemon {
         let now = self.now();
         self.timer = self.governor.next_timer(now);
         let mut until = self.governor.next_round();
-        let times = [self.timer, self.watchdog(), self.next_hot_round()];
+        let times = [
+            self.timer,
+            self.watchdog(),
+            self.next_hot_round(),
+            self.restoring.next(),
+        ];
         for time in times.into_iter().flatten() {
             until = until.min(time);
         }
@@ -311,6 +325,7 @@ impl Daemon {
             .into_iter()
             .chain(self.jobs.values().map(|job| job.as_fd()))
             .chain(self.sampling.as_ref().map(|sampling| sampling.as_fd()))
+            .chain(self.restoring.restorer().map(|restorer| restorer.as_fd()))
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, Some(&timeout)) {
@@ -318,12 +333,15 @@ impl Daemon {
             Err(errno) => return Err(Error::io("wait for", "events")(errno.into())),
         }
         let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        let sampling = others.len() + self.jobs.len();
+        let restorer = sampling + usize::from(self.sampling.is_some());
         Ok(Ready {
             signals: is_ready(0),
             server: is_ready(1),
             watcher: is_ready(2),
             clerk: is_ready(3),
-            sampling: is_ready(others.len() + self.jobs.len()),
+            sampling: self.sampling.is_some() && is_ready(sampling),
+            restorer: is_ready(restorer),
             jobs: ids
                 .into_iter()
                 .enumerate()
@@ -349,6 +367,7 @@ impl Daemon {
         if self.next_hot_round().is_some_and(|due| now >= due) {
             self.sample_hot();
         }
+        self.start_held();
         if now >= self.governor.next_round() {
             self.round();
         } else if self.timer.is_some_and(|due| now >= due) {
@@ -484,6 +503,7 @@ impl Daemon {
             // Within two batches of the kernel, or when it has aged the pages.
             let _ = job.finish();
         }
+        self.end_restorer();
         self.clerk.finish();
         info!("ended");
     }

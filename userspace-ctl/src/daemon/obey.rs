@@ -2,10 +2,6 @@
 
 //! Does what the governor says, and tells it what came of that.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
-
 use tracing::{debug, info, warn};
 
 use super::clerk::Report;
@@ -53,18 +49,21 @@ impl Daemon {
                 id,
                 bytes,
                 file_first,
-            } => self.start_job(id, Order { bytes, file_first }),
+            } => {
+                let order = Order { bytes, file_first };
+                if !self.hold_job(id, order) {
+                    self.start_job(id, order);
+                }
+            }
             Effect::Stop(id) => {
-                if let Some(job) = self.jobs.get(&id) {
+                if self.drop_held(id) {
+                } else if let Some(job) = self.jobs.get(&id) {
                     job.stop();
                 }
             }
-            Effect::Restore(id) => self.start_restore(id),
-            Effect::EndRestore(id) => {
-                if let Some(wanted) = self.restores.get(&id) {
-                    wanted.store(false, Ordering::Relaxed);
-                }
-            }
+            Effect::Restore(id, trigger) => self.start_restore(id, trigger),
+            Effect::Return(id) => self.start_return(id),
+            Effect::EndRestore(id) => self.end_restore(id),
             Effect::Freeze(id) => self.freeze(id),
             Effect::Thaw(id) => self.thaw(id),
             Effect::SecondLook(percent) => {
@@ -108,7 +107,7 @@ impl Daemon {
         }
     }
 
-    fn start_job(&mut self, id: Id, order: Order) {
+    pub(super) fn start_job(&mut self, id: Id, order: Order) {
         let started = match self.entries.get(&id) {
             Some(entry) => match self.spare(id) {
                 Some(spare) => Job::sparing(&entry.directory, order, spare),
@@ -221,24 +220,6 @@ impl Daemon {
         // One that spares hot pages cannot take what several processes have mapped, either.
         (outcome.reclaimed_bytes < LITTLE && outcome.spared_bytes == 0)
             .then_some(Reason::Unevictable)
-    }
-
-    fn start_restore(&mut self, id: Id) {
-        let started = match self.entries.get(&id) {
-            Some(entry) => {
-                let path = self.path(entry.directory.inside());
-                let wanted = Arc::new(AtomicBool::new(true));
-                self.restores.insert(id, wanted.clone());
-                self.clerk.restore(id, path, wanted)
-            }
-            None => Err(std::io::ErrorKind::NotFound.into()),
-        };
-        if let Err(error) = started {
-            let problem = format!("cannot start a restore: {error}");
-            self.warn("restore", &problem);
-            self.answer_quiesce(id, &Response::error(ErrorCode::Failed, problem));
-            self.inbox.push_back(Input::Restored(id, Duration::ZERO));
-        }
     }
 
     /// Takes what the clerk has done.
@@ -416,6 +397,7 @@ impl Daemon {
     /// A hint came in by some way.
     pub(super) fn hint(&mut self, id: Id, hint: crate::hint::Hint, source: Source) {
         self.totals.hints += 1;
+        self.tell_restorer(id, &hint);
         self.refresh_memory();
         self.feed(Input::Hint(id, hint.clone()));
         if let Some(entry) = self.entries.get(&id) {

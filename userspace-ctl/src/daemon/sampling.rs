@@ -189,7 +189,7 @@ impl Daemon {
         entry.is_some_and(|entry| !std::mem::take(&mut entry.hot).is_empty())
     }
 
-    fn target(&self, id: Id) -> Option<Target> {
+    pub(super) fn target(&self, id: Id) -> Option<Target> {
         let directory = &self.entries.get(&id)?.directory;
         Some(Target {
             id,

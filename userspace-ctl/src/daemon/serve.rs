@@ -2,7 +2,7 @@
 
 //! Answers requests of the socket.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -12,6 +12,7 @@ use super::{mark, Daemon};
 use crate::directory::Directory;
 use crate::governor::{Id, Input};
 use crate::protocol::{ErrorCode, Request, Response, Source};
+use crate::restorer::plans::Plans;
 use crate::socket::Incoming;
 use crate::ObjectName;
 
@@ -108,12 +109,14 @@ impl Daemon {
             } => {
                 let directory = self.directory(&cgroup)?;
                 let id = self.sandbox(&directory)?;
+                self.board();
                 match self.listed(id) {
                     Some(listed) => Response::result(&listed),
                     None => return Err(not_found(&directory)),
                 }
             }
             Request::Status { cgroup: None } => Response::result(&json!({
+                "prefetch": self.board(),
                 "module": self.module,
                 "host": self.governor.overview(),
                 "work": self.totals.report(),
@@ -122,6 +125,7 @@ impl Daemon {
             })),
             Request::List => {
                 // Anyone may see in sysfs and in the cgroup tree what is in it.
+                self.board();
                 let ids = self.entries.keys().copied();
                 let listed: Vec<Listed> = ids.filter_map(|id| self.listed(id)).collect();
                 Response::result(&listed)
@@ -135,6 +139,31 @@ impl Daemon {
                 self.authority.subscribe(uid)?;
                 self.server.subscribe(token.client);
                 Response::Done
+            }
+            Request::PlanList => {
+                self.authority.config(uid)?;
+                self.plans(token, Plans::List)?;
+                return Ok(None);
+            }
+            Request::PlanExport {
+                template,
+                tool,
+                path,
+            } => {
+                self.authority.config(uid)?;
+                let plans = Plans::Export {
+                    template,
+                    tool,
+                    path: absolute(path)?,
+                };
+                self.plans(token, plans)?;
+                return Ok(None);
+            }
+            Request::PlanImport { path } => {
+                self.authority.config(uid)?;
+                let path = absolute(path)?;
+                self.plans(token, Plans::Import { path })?;
+                return Ok(None);
             }
             Request::Config => {
                 self.authority.config(uid)?;
@@ -179,7 +208,7 @@ impl Daemon {
 
     fn listed(&self, id: Id) -> Option<Listed> {
         let entry = self.entries.get(&id)?;
-        Some(entry.listed(self.governor.view(id, self.now())?))
+        Some(entry.listed(self.governor.view(id, self.now())?, self.shown(id)))
     }
 
     /// What sandboxes of a template need, or all of them when there is none: the mean.
@@ -196,6 +225,17 @@ impl Daemon {
             .iter()
             .fold(0u64, |sum, need| sum.saturating_add(*need));
         sum.checked_div(needs.len() as u64).unwrap_or(0)
+    }
+}
+
+/// Where the daemon is started says nothing about the client.
+fn absolute(path: PathBuf) -> Result<PathBuf, Response> {
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err(Response::error(
+            ErrorCode::Failed,
+            format!("{}: a path from the root is expected", path.display()),
+        )),
     }
 }
 

@@ -76,6 +76,11 @@ impl Totals {
         self.restores_cpu_us = self.restores_cpu_us.saturating_add(micros(cpu));
     }
 
+    /// The restore workers took that much.
+    pub fn spent(&mut self, cpu: Duration) {
+        self.restores_cpu_us = self.restores_cpu_us.saturating_add(micros(cpu));
+    }
+
     /// A round of samples of hot pages ended.
     pub fn hot_round(&mut self, cpu: Duration) {
         self.hot_rounds += 1;

@@ -7,10 +7,14 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use agentzip_uapi::{self as uapi, Name, Phase};
 
-use super::{Device, Failure, Info, NewSandbox, NewTemplate, Samples, Source, TemplatePages};
+use super::{
+    Device, Failure, FaultsTaken, Haste, Info, NewSandbox, NewTemplate, Samples, Source,
+    TemplatePages,
+};
 use crate::error::{Error, Result};
 use crate::{sys, PAGE_SIZE};
 
@@ -216,4 +220,70 @@ impl Device for KernelDevice {
         sys::call(self.fd()?, &mut drain)?;
         Ok(drain.entries)
     }
+
+    fn sandbox_record(
+        &self,
+        cgroup_id: u64,
+        records: u32,
+        eventfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Failure> {
+        let mut argument = uapi::SandboxRecord {
+            cgroup_id,
+            records,
+            eventfd: eventfd.map_or(-1, |fd| fd.as_raw_fd()),
+        };
+        Ok(sys::call(self.fd()?, &mut argument)?)
+    }
+
+    fn faults_read(
+        &self,
+        cgroup_id: u64,
+        room: &mut [uapi::FaultRecord],
+    ) -> Result<FaultsTaken, Failure> {
+        let (records, lost) = sys::restore::faults_read(self.fd()?, cgroup_id, room)?;
+        Ok(FaultsTaken { records, lost })
+    }
+
+    fn prefetch(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        ranges: &[uapi::Range],
+        haste: Haste,
+    ) -> Result<u64, Failure> {
+        let mut argument = uapi::Prefetch {
+            cgroup_id,
+            pid,
+            timeout_ms: milliseconds(haste.timeout),
+            hit_window_ms: milliseconds(haste.hit_window),
+            priority: haste.priority,
+            ..Default::default()
+        };
+        sys::restore::prefetch(self.fd()?, &mut argument, ranges)?;
+        Ok(argument.pages)
+    }
+
+    fn page_states(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        range: uapi::Range,
+        clear: bool,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut argument = uapi::PageStates {
+            cgroup_id,
+            start: range.start,
+            end: range.end,
+            pid,
+            flags: u32::from(clear) * uapi::PAGE_STATES_CLEAR,
+            ..Default::default()
+        };
+        Ok(sys::restore::page_states(self.fd()?, &mut argument)?)
+    }
+}
+
+/// For the kernel: 0 would mean its default.
+fn milliseconds(time: Duration) -> u32 {
+    let ms = u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    ms.clamp(1, uapi::MAX_PREFETCH_MS)
 }

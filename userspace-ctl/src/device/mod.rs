@@ -6,8 +6,10 @@ mod kernel;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
-use agentzip_uapi::{Name, Phase, Range, SandboxRange};
+use agentzip_uapi::{FaultRecord, Name, Phase, Range, SandboxRange};
 
 pub use kernel::KernelDevice;
 
@@ -114,6 +116,45 @@ pub struct Samples {
     pub next: Option<u64>,
 }
 
+/// Faults that were taken out of a sandbox's ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultsTaken {
+    /// Records that were written to the buffer; fewer than fit there when the ring is empty now.
+    pub records: usize,
+    /// Records that were lost since the sandbox was attached, as its ring was full.
+    pub lost: u64,
+}
+
+/// How a restore ahead of need is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Haste {
+    /// Age at which what was not begun is dropped: up to [`agentzip_uapi::MAX_PREFETCH_MS`].
+    pub timeout: Duration,
+    /// Time within which an access makes a restored page a hit; the same bound.
+    pub hit_window: Duration,
+    /// Requests with a greater one go first.
+    pub priority: u32,
+}
+
+impl Failure {
+    /// The kernel's errno; `None` when it was not asked.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Failure::Open(error) => error.errno(),
+            Failure::Refused { errno, .. } => errno.raw_os_error(),
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Open(error) => error.fmt(f),
+            Failure::Refused { errno, .. } => errno.fmt(f),
+        }
+    }
+}
+
 /// The commands of the module.
 pub trait Device {
     /// State of the module.
@@ -148,4 +189,33 @@ pub trait Device {
     ) -> Result<Samples, Failure>;
     /// Ends new stores of all sandboxes; returns how many entries are left.
     fn drain(&self) -> Result<u64, Failure>;
+
+    /// Begins to record the faults of a sandbox in a ring of so many records, or ends it with 0. The
+    /// eventfd is signalled when the ring becomes half full. `ENOTTY`: the module is older.
+    fn sandbox_record(
+        &self,
+        cgroup_id: u64,
+        records: u32,
+        eventfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Failure>;
+    /// Takes the oldest records out of the ring of a sandbox.
+    fn faults_read(&self, cgroup_id: u64, room: &mut [FaultRecord])
+        -> Result<FaultsTaken, Failure>;
+    /// Restores pages of a process of a sandbox ahead of need; returns how many were queued.
+    fn prefetch(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        ranges: &[Range],
+        haste: Haste,
+    ) -> Result<u64, Failure>;
+    /// What the page table of a process of a sandbox says about the pages of a range, a byte for each;
+    /// `clear` ends that they count as accessed.
+    fn page_states(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        range: Range,
+        clear: bool,
+    ) -> Result<Vec<u8>, Failure>;
 }

@@ -103,10 +103,12 @@ impl Governor {
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.low = u64::MAX;
             sandbox.dry = None;
+            sandbox.restored = None;
             // A new wait is a new chance.
             sandbox.pause = sandbox.pause.map(|(_, length)| (Time::ZERO, length));
         }
         self.want(id, false);
+        self.expect_end(id);
     }
 
     /// Puts a sandbox into the ring, if anything may be done to it.
@@ -159,6 +161,7 @@ impl Governor {
     pub(super) fn start_jobs(&mut self, now: Time) {
         while !self.ring.is_empty() && self.may_start() {
             let (sandboxes, pace) = (&self.sandboxes, &self.pace);
+            let spare = self.spare();
             // One that is being brought back, or that has an old job, waits for the end of that.
             let busy = |id| self.orphans.contains_key(&id) || self.restores.is_running(id);
             let full = self.swap_is_full();
@@ -169,7 +172,11 @@ impl Governor {
             let turn = |id| match sandboxes.get(&id) {
                 Some(sandbox) if sandbox.want.is_some() && !sandbox.quiesced => {
                     let rests = sandbox.pauses(now) || !sandbox.turns.has_any(now);
-                    if full || rests || busy(id) {
+                    let spared = sandbox
+                        .machine
+                        .remaining(now)
+                        .is_some_and(|wait| wait < spare.of(sandbox));
+                    if full || rests || spared || busy(id) {
                         return Turn::Skip;
                     }
                     // It has to pay before the wait is over: half of what is left for taking.
@@ -295,6 +302,7 @@ impl Governor {
             at = at.max(sandbox.pause?.0);
         }
         let least = self.pace.elapsed(LEAST).saturating_mul(2);
+        let least = least.max(self.spare().of(sandbox));
         if sandbox
             .machine
             .remaining(now)

@@ -9,6 +9,7 @@
 
 mod answer;
 mod compress;
+mod foresee;
 mod hot;
 #[cfg(test)]
 mod random;
@@ -31,6 +32,7 @@ pub use sandbox::{Profile, Reason};
 use crate::config::Config;
 use crate::hint::Hint;
 use crate::lifecycle::{Action, Event, Machine, State, Time, Times};
+use crate::predict::Trigger;
 use crate::schedule::admission::{Admission, SETTLING};
 use crate::schedule::budget::Budget;
 use crate::schedule::fair::Ring;
@@ -73,6 +75,10 @@ pub enum Input {
     JobDone(Id, Done),
     /// What [`Effect::Restore`] asked for has ended, with the CPU time that it took.
     Restored(Id, Duration),
+    /// What is restored ahead of need took so much CPU time.
+    Prefetched(Duration),
+    /// How far compression may go, 0 to 1: see [`crate::predict::Scope`].
+    Scope(f64),
     /// A round of [`Governor::hot_round`] has ended, with the CPU time that it took.
     HotSampled(Duration),
     /// Bring it back and do nothing to it until it is released.
@@ -138,8 +144,10 @@ pub enum Effect {
     },
     /// End that at once.
     Stop(Id),
-    /// Bring its pages back; ends with [`Input::Restored`].
-    Restore(Id),
+    /// Bring pages of it back ahead of need, for this reason; ends with [`Input::Restored`].
+    Restore(Id, Trigger),
+    /// Bring all of it back; ends with [`Input::Restored`], too.
+    Return(Id),
     /// End that at once: it begins to wait again. It still ends with [`Input::Restored`].
     EndRestore(Id),
     /// Hold all its processes.
@@ -188,6 +196,10 @@ pub struct Governor {
     /// Jobs of sandboxes that are gone.
     orphans: BTreeMap<Id, Job>,
     restores: wake::Restores,
+    /// When a wait is about to end, and why that is known.
+    ends: BTreeMap<Id, (Time, Trigger)>,
+    /// How far compression may go: less than 1 while the objective is missed.
+    scope: f64,
     admission: Admission,
     /// When the last round of samples was.
     sampled: Time,
@@ -234,6 +246,8 @@ impl Governor {
             jobs: 0,
             orphans: BTreeMap::new(),
             restores: wake::Restores::default(),
+            ends: BTreeMap::new(),
+            scope: 1.0,
             sampled: now,
             hot_sampled: now,
             strained: false,
@@ -274,13 +288,18 @@ impl Governor {
             Input::Taken(id, bytes) => self.was_taken(id, bytes),
             Input::Profile(id, profile) => self.set_profile(id, profile),
             Input::Gone(id) => self.gone(id),
-            Input::Hint(id, hint) => self.event(id, &Event::Hint(hint), now),
+            Input::Hint(id, hint) => {
+                let event = Event::Hint(hint);
+                self.event(id, &event, now);
+                self.foresee(id, &event, now);
+            }
             Input::Memory(memory) => self.memory = memory,
             Input::Sample(id, sample) => self.sample(id, sample, now),
             Input::Sampled => self.tick(now),
             Input::JobDone(id, done) => self.job_done(id, done, now),
             Input::Restored(id, cpu) => self.restored(id, cpu),
-            Input::HotSampled(cpu) => self.charge(cpu),
+            Input::HotSampled(cpu) | Input::Prefetched(cpu) => self.charge(cpu),
+            Input::Scope(scope) => self.scope = scope.clamp(0.0, 1.0),
             Input::Quiesce(id) => self.quiesce(id),
             Input::Release(id) => self.release(id, now),
             Input::Config(config) => self.reconfigure(*config),
@@ -316,6 +335,7 @@ impl Governor {
             self.restores.timer(&self.budget, self.restore_timeout()),
             self.jobs_timer(now),
             self.second_look_timer(),
+            self.next_end(),
         ]
         .into_iter()
         .flatten()
@@ -398,6 +418,7 @@ impl Governor {
             self.cooling.remove(&id);
             self.ring.remove(id);
             self.restores.forget(id);
+            self.ends.remove(&id);
             self.admission.forget(id);
             if let Some(job) = sandbox.job {
                 // It takes a worker until it has ended.
@@ -426,7 +447,7 @@ impl Governor {
                 Action::Phase(phase) => self.tell(id, phase),
                 Action::Compress => self.wait_begins(id),
                 Action::Stop => self.wakes(id, now),
-                Action::Restore => self.want_restore(id, now),
+                Action::Restore => self.want_restore(id, Trigger::FirstToken, now),
             }
         }
         match machine.state() {
@@ -466,6 +487,7 @@ impl Governor {
         for id in due {
             self.event(id, &Event::Clock, now);
         }
+        self.see_ends(now);
     }
 
     fn reconfigure(&mut self, config: Config) {

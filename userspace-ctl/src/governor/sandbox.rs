@@ -121,6 +121,8 @@ pub(super) struct Sandbox {
     pub psi: f64,
     /// When it last woke.
     pub woke: Option<Time>,
+    /// When it was restored ahead of the end of this wait.
+    pub restored: Option<Time>,
     pub reason: Option<Reason>,
     /// Jobs in a row that came to nothing.
     pub dry_jobs: u32,
@@ -152,6 +154,7 @@ impl Sandbox {
             cpu_usec: None,
             psi: 0.0,
             woke: None,
+            restored: None,
             reason: None,
             dry_jobs: 0,
             dry: None,

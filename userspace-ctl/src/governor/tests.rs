@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 use super::*;
+use crate::predict::Trigger;
 use crate::schedule::fair::QUANTUM;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
 /// A governor, its clock, and all that it asked for.
-struct Desk {
-    governor: Governor,
-    now: Time,
-    all: Vec<Effect>,
+pub struct Desk {
+    pub governor: Governor,
+    pub now: Time,
+    pub all: Vec<Effect>,
 }
 
 impl Desk {
     /// Two processors, half of the memory used.
-    fn new() -> Desk {
+    pub fn new() -> Desk {
         Desk::with(Config::default())
     }
 
-    fn with(config: Config) -> Desk {
+    pub fn with(config: Config) -> Desk {
         let mut desk = Desk {
             governor: Governor::new(config, 2, Duration::from_secs(1)),
             now: Duration::from_secs(1),
@@ -30,7 +31,7 @@ impl Desk {
     }
 
     /// What follows from this, but for what is only told, and the share of the second look.
-    fn on(&mut self, input: Input) -> Vec<Effect> {
+    pub fn on(&mut self, input: Input) -> Vec<Effect> {
         self.governor.handle(input, self.now);
         let mut effects = self.governor.effects();
         effects.retain(|effect| {
@@ -43,7 +44,7 @@ impl Desk {
         effects
     }
 
-    fn memory(&mut self, used_percent: u64) {
+    pub fn memory(&mut self, used_percent: u64) {
         self.on(Input::Memory(Memory {
             total: 100 * GIB,
             available: (100 - used_percent) * GIB,
@@ -51,7 +52,7 @@ impl Desk {
         }));
     }
 
-    fn sandbox(&mut self, id: Id, profile: Profile) {
+    pub fn sandbox(&mut self, id: Id, profile: Profile) {
         self.on(Input::Appeared {
             id,
             profile,
@@ -60,12 +61,12 @@ impl Desk {
         self.on(Input::Attached(id));
     }
 
-    fn hint(&mut self, id: Id, text: &str) -> Vec<Effect> {
+    pub fn hint(&mut self, id: Id, text: &str) -> Vec<Effect> {
         self.on(Input::Hint(id, text.parse().unwrap()))
     }
 
     /// A job took this much, in a millisecond.
-    fn done(&mut self, id: Id, reclaimed: u64) -> Vec<Effect> {
+    pub fn done(&mut self, id: Id, reclaimed: u64) -> Vec<Effect> {
         self.on(Input::JobDone(
             id,
             Done {
@@ -78,18 +79,18 @@ impl Desk {
     }
 
     /// Two jobs found nothing.
-    fn dry(&mut self, id: Id) {
+    pub fn dry(&mut self, id: Id) {
         self.done(id, 0);
         self.done(id, 0);
     }
 
-    fn pass(&mut self, time: Duration) -> Vec<Effect> {
+    pub fn pass(&mut self, time: Duration) -> Vec<Effect> {
         self.now += time;
         self.on(Input::Clock)
     }
 
     /// A round in which every sandbox has this much, after a period.
-    fn round(&mut self, current: u64, psi: f64) -> Vec<Effect> {
+    pub fn round(&mut self, current: u64, psi: f64) -> Vec<Effect> {
         self.now += Duration::from_secs(5);
         let ids: Vec<Id> = self.governor.ids().collect();
         let mut effects = Vec::new();
@@ -106,7 +107,7 @@ impl Desk {
         effects
     }
 
-    fn starts(effects: &[Effect]) -> Vec<(Id, u64, bool)> {
+    pub fn starts(effects: &[Effect]) -> Vec<(Id, u64, bool)> {
         effects
             .iter()
             .filter_map(|effect| match effect {
@@ -137,7 +138,7 @@ fn a_wait_is_used_and_ends_at_the_first_token() {
         [
             Effect::Stop(1),
             Effect::Phase(1, Phase::Resuming),
-            Effect::Restore(1)
+            Effect::Restore(1, Trigger::FirstToken)
         ]
     );
     // What the stopped job still took does not start another one.
@@ -156,7 +157,11 @@ fn two_dry_jobs_are_the_end() {
     assert_eq!(Desk::starts(&desk.done(1, 0)), []);
     assert!(!desk.governor.view(1, desk.now).unwrap().queued);
     desk.pass(Duration::from_secs(1));
-    assert_eq!(desk.governor.next_timer(desk.now), None);
+    // There is but the end of the wait to be ready for, a second before it.
+    assert_eq!(
+        desk.governor.next_timer(desk.now),
+        Some(Duration::from_secs(60))
+    );
 }
 
 #[test]
@@ -291,6 +296,7 @@ fn stalls_of_running_sandboxes_end_taking_from_those_that_do_not_wait() {
     desk.done(1, 16 * MIB);
     desk.hint(1, "tool-start");
     desk.done(1, 16 * MIB);
+    desk.on(Input::Restored(1, Duration::ZERO));
     desk.hint(1, "tool-end");
     assert_eq!(Desk::starts(&desk.round(3 * GIB, 0.5)), []);
     assert!(desk.governor.overview().strained);
@@ -429,7 +435,7 @@ fn quiesce_holds_until_released() {
     let effects = desk.on(Input::Quiesce(1));
     assert_eq!(effects, [Effect::Stop(1), Effect::Phase(1, Phase::Running)]);
     // When nothing is being taken any more.
-    assert_eq!(desk.done(1, MIB), [Effect::Restore(1)]);
+    assert_eq!(desk.done(1, MIB), [Effect::Return(1)]);
     assert_eq!(desk.hint(1, "llm-wait;expect=60000"), []);
     desk.memory(95);
     assert_eq!(Desk::starts(&desk.round(GIB, 0.0)), []);
@@ -445,7 +451,10 @@ fn restores_go_first_between_the_watermarks() {
     desk.memory(70);
     desk.sandbox(1, Profile::Interactive);
     desk.sandbox(2, Profile::Interactive);
-    assert_eq!(desk.hint(1, "first-token")[1], Effect::Restore(1));
+    assert_eq!(
+        desk.hint(1, "first-token")[1],
+        Effect::Restore(1, Trigger::FirstToken)
+    );
     assert_eq!(Desk::starts(&desk.hint(2, "llm-wait;expect=60000")), []);
     let effects = desk.on(Input::Restored(1, Duration::from_millis(1)));
     assert_eq!(Desk::starts(&effects).len(), 1);
@@ -456,7 +465,9 @@ fn restores_that_come_too_late_are_dropped() {
     let mut desk = Desk::new();
     desk.sandbox(1, Profile::Interactive);
     desk.on(Input::Restored(9, Duration::from_secs(3)));
-    assert!(!desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    assert!(!desk
+        .hint(1, "first-token")
+        .contains(&Effect::Restore(1, Trigger::FirstToken)));
     let timer = desk.governor.next_timer(desk.now).unwrap();
     assert_eq!(timer, desk.now + Duration::from_millis(500));
     assert_eq!(desk.pass(Duration::from_millis(500)), []);
@@ -495,7 +506,9 @@ fn the_second_look_gets_what_is_left() {
     desk.pass(Duration::from_millis(300));
     assert_eq!(share(&desk), Some(50));
     // While a restore runs, which is paid for at its end, it stands back as well.
-    assert!(desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    assert!(desk
+        .hint(1, "first-token")
+        .contains(&Effect::Restore(1, Trigger::FirstToken)));
     assert_eq!(share(&desk), Some(1));
     desk.on(Input::Restored(1, Duration::from_millis(100)));
     assert_eq!(share(&desk), Some(1));
@@ -707,7 +720,7 @@ fn one_that_goes_round_in_circles_does_not_use_what_is_others() {
     let restores = desk
         .all
         .iter()
-        .filter(|e| **e == Effect::Restore(1))
+        .filter(|e| **e == Effect::Restore(1, Trigger::FirstToken))
         .count();
     assert!(restores <= 12, "{restores}");
     // The module was told each time, and later all is as ever.
@@ -735,7 +748,9 @@ fn a_restore_that_hangs_stands_in_nobodys_way() {
     }
     for id in 1..=most {
         desk.hint(id, "llm-wait;expect=60000");
-        assert!(desk.hint(id, "first-token").contains(&Effect::Restore(id)));
+        assert!(desk
+            .hint(id, "first-token")
+            .contains(&Effect::Restore(id, Trigger::FirstToken)));
     }
     for id in 1..=most {
         desk.done(id, 0);
@@ -747,13 +762,22 @@ fn a_restore_that_hangs_stands_in_nobodys_way() {
     assert_eq!(Desk::starts(&effects).len(), 1, "{effects:?}");
     desk.hint(last + 1, "llm-wait;expect=60000");
     let effects = desk.hint(last + 1, "first-token");
-    assert!(effects.contains(&Effect::Restore(last + 1)), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Restore(last + 1, Trigger::FirstToken)),
+        "{effects:?}"
+    );
     // No second one for the same sandbox, until the first has ended after all.
     desk.hint(1, "llm-wait;expect=60000");
     let effects = desk.hint(1, "first-token");
-    assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+    assert!(
+        !effects.contains(&Effect::Restore(1, Trigger::FirstToken)),
+        "{effects:?}"
+    );
     let effects = desk.on(Input::Restored(1, Duration::ZERO));
-    assert!(effects.contains(&Effect::Restore(1)), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Restore(1, Trigger::FirstToken)),
+        "{effects:?}"
+    );
 }
 
 /// Whatever the sandbox says meanwhile.
@@ -767,12 +791,12 @@ fn a_tool_that_waits_for_a_quiesced_sandbox_gets_it() {
         desk.hint(1, "first-token");
         // The one that runs was begun before.
         let effects = desk.on(Input::Quiesce(1));
-        assert!(!effects.contains(&Effect::Restore(1)), "{effects:?}");
+        assert!(!effects.contains(&Effect::Return(1)), "{effects:?}");
         assert!(desk.governor.is_to_come_back(1));
         desk.hint(1, hint);
         desk.pass(Duration::from_secs(5));
         let effects = desk.on(Input::Restored(1, Duration::ZERO));
-        assert!(effects.contains(&Effect::Restore(1)), "{hint}: {effects:?}");
+        assert!(effects.contains(&Effect::Return(1)), "{hint}: {effects:?}");
         assert!(!desk.governor.is_to_come_back(1));
         desk.on(Input::Restored(1, Duration::ZERO));
     }
@@ -801,6 +825,7 @@ fn slow_jobs_do_not_end_all_work_for_ever() {
     assert!(!Desk::starts(&effects).is_empty(), "{effects:?}");
     desk.hint(2, "tool-start");
     desk.done(2, 0);
+    desk.on(Input::Restored(2, Duration::ZERO));
     for _ in 0..40 {
         slow(&mut desk, 3600);
     }
@@ -854,7 +879,7 @@ fn restores_count_before_they_end() {
     let restores = desk
         .all
         .iter()
-        .filter(|e| matches!(e, Effect::Restore(_)))
+        .filter(|e| matches!(e, Effect::Restore(..)))
         .count();
     assert_eq!(restores, 1, "one of them takes the whole bucket");
 }
@@ -863,7 +888,9 @@ fn restores_count_before_they_end() {
 fn a_wait_ends_the_restore_before_it() {
     let mut desk = Desk::new();
     desk.sandbox(1, Profile::Interactive);
-    assert!(desk.hint(1, "first-token").contains(&Effect::Restore(1)));
+    assert!(desk
+        .hint(1, "first-token")
+        .contains(&Effect::Restore(1, Trigger::FirstToken)));
     let effects = desk.hint(1, "llm-wait;expect=60000");
     assert_eq!(
         effects,

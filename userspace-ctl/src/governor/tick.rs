@@ -92,6 +92,8 @@ impl Governor {
         } else {
             self.end_pressure();
         }
+        self.take_again(now);
+        self.restore_in_background(now);
     }
 
     /// Gives each sandbox its score.
@@ -129,9 +131,10 @@ impl Governor {
                     State::Resuming | State::Terminated => false,
                 };
                 let soon = machine.remaining(now).is_some_and(|wait| wait < keep);
-                let fresh = sandbox
-                    .woke
-                    .is_some_and(|woke| now.saturating_sub(woke.min(now)) < residency);
+                let fresh = [sandbox.woke, sandbox.restored]
+                    .into_iter()
+                    .flatten()
+                    .any(|back| now.saturating_sub(back.min(now)) < residency);
                 let dry = sandbox
                     .dry
                     .is_some_and(|dry| sandbox.current <= dry.saturating_add(GROWTH));

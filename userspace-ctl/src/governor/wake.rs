@@ -10,6 +10,7 @@ use agentzip_uapi::Phase;
 use super::sandbox::Profile;
 use super::{Effect, Governor, Id, Note};
 use crate::lifecycle::{State, Time};
+use crate::predict::Trigger;
 use crate::schedule::admission::{Release, Wish};
 use crate::schedule::budget::Budget;
 
@@ -30,29 +31,36 @@ struct Begun {
     estimate: Duration,
 }
 
+/// A restore whose turn has not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    id: Id,
+    /// Since when, and why; `None`: all of it is to come back, for as long as that takes.
+    ahead: Option<(Time, Trigger)>,
+}
+
 /// Restores that wait for their turn, and those that run.
 #[derive(Debug, Default)]
 pub(super) struct Restores {
-    /// With the time since when; `None`: for as long as it takes.
-    waiting: VecDeque<(Id, Option<Time>)>,
+    waiting: VecDeque<Waiting>,
     running: Vec<Begun>,
     stuck: Vec<Begun>,
 }
 
 impl Restores {
     pub fn forget(&mut self, id: Id) {
-        self.waiting.retain(|(other, _)| *other != id);
+        self.waiting.retain(|other| other.id != id);
     }
 
     /// It wants nothing back for itself any more; what a tool waits for it still gets.
     pub fn forget_own(&mut self, id: Id) {
         self.waiting
-            .retain(|(other, since)| *other != id || since.is_none());
+            .retain(|other| other.id != id || other.ahead.is_none());
     }
 
     /// A tool waits for it, and its turn has not come.
     pub fn is_asked_for(&self, id: Id) -> bool {
-        self.waiting.contains(&(id, None))
+        self.waiting.contains(&Waiting { id, ahead: None })
     }
 
     /// Sets those aside that do not end.
@@ -90,7 +98,7 @@ impl Restores {
 
     /// It runs, or waits for its turn.
     pub fn is_pending(&self, id: Id) -> bool {
-        self.is_running(id) || self.waiting.iter().any(|(other, _)| *other == id)
+        self.is_running(id) || self.waiting.iter().any(|other| other.id == id)
     }
 
     /// When the first may begin for which there is no CPU time now, or is dropped.
@@ -102,7 +110,7 @@ impl Restores {
         let dropped = self
             .waiting
             .iter()
-            .filter_map(|(_, since)| Some((*since)?.saturating_add(timeout)));
+            .filter_map(|other| Some(other.ahead?.0.saturating_add(timeout)));
         dropped.chain(opens).min()
     }
 }
@@ -114,6 +122,7 @@ impl Governor {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
         };
+        self.ends.remove(&id);
         sandbox.woke = Some(now);
         sandbox.turns.take(now);
         sandbox.dry = None;
@@ -147,7 +156,7 @@ impl Governor {
             if let Some(sandbox) = self.sandboxes.get_mut(&id) {
                 sandbox.woke = Some(now);
                 if sandbox.machine.state() == State::Resuming {
-                    self.want_restore(id, now);
+                    self.want_restore(id, Trigger::FirstToken, now);
                 }
             }
         }
@@ -157,17 +166,17 @@ impl Governor {
         self.config.time(self.config.prefetch.queue_timeout)
     }
 
-    /// The LLM answers: its pages come back before they are touched, if there is time.
-    pub(super) fn want_restore(&mut self, id: Id, now: Time) {
+    /// Its pages come back before they are touched, if there is time.
+    pub(super) fn want_restore(&mut self, id: Id, trigger: Trigger, now: Time) {
         let Some(sandbox) = self.sandboxes.get(&id) else {
             return;
         };
         // All of one that is quiesced comes back anyway.
-        let wanted =
-            self.config.prefetch.on_first_token && sandbox.turns.has_any(now) && !sandbox.quiesced;
+        let wanted = self.is_on(trigger) && sandbox.turns.has_any(now) && !sandbox.quiesced;
         if wanted && !self.admission.holds(id) {
             self.restores.forget(id);
-            self.restores.waiting.push_back((id, Some(now)));
+            let ahead = Some((now, trigger));
+            self.restores.waiting.push_back(Waiting { id, ahead });
         }
     }
 
@@ -176,14 +185,18 @@ impl Governor {
         self.restores.look_for_stuck(now, self.scaled(STUCK));
         let most = self.config.prefetch.max_concurrency.get() as usize;
         for _ in 0..self.restores.waiting.len() {
-            let Some((id, since)) = self.restores.waiting.pop_front() else {
+            let Some(waiting) = self.restores.waiting.pop_front() else {
                 break;
             };
+            let id = waiting.id;
             let sandbox = self.sandboxes.get(&id);
             let quiesced = sandbox.is_some_and(|s| s.quiesced);
             let state = sandbox.map(|s| s.machine.state());
-            // A tool that has begun brings its pages back itself, by touching them.
-            if !quiesced && state != Some(State::Resuming) {
+            // What has gone on since brings its pages back itself, by touching them.
+            let timely = waiting
+                .ahead
+                .is_none_or(|(_, trigger)| fits(trigger, state));
+            if !quiesced && !timely {
                 continue;
             }
             // A tool waits for one that is quiesced, whatever the budget says.
@@ -191,10 +204,12 @@ impl Governor {
                 && self.restores.stuck.len() < MOST_STUCK
                 && (quiesced || self.budget.is_open());
             // What is still being taken would be out again.
-            let taking = quiesced && sandbox.is_some_and(|s| s.job.is_some());
+            let waits = quiesced || state == Some(State::Compressed);
+            let taking = waits && sandbox.is_some_and(|s| s.job.is_some());
             let room = room && !taking;
-            let since = since.map(|since| since.min(now));
-            let late = since.is_some_and(|since| now.saturating_sub(since) >= timeout);
+            let late = waiting
+                .ahead
+                .is_some_and(|(since, _)| now.saturating_sub(since.min(now)) >= timeout);
             if room && !self.restores.is_running(id) {
                 // Bringing a page back takes about a third of taking it.
                 let estimate = sandbox.map_or(Duration::ZERO, |s| self.pace.cpu(s.needs) / 3);
@@ -205,9 +220,14 @@ impl Governor {
                     since,
                     estimate,
                 });
-                self.effects.push(Effect::Restore(id));
+                let trigger = waiting.ahead.filter(|_| !quiesced);
+                self.effects.push(match trigger {
+                    Some((_, trigger)) => Effect::Restore(id, trigger),
+                    None => Effect::Return(id),
+                });
             } else if !late {
-                self.restores.waiting.push_back((id, since));
+                let ahead = waiting.ahead.map(|(since, why)| (since.min(now), why));
+                self.restores.waiting.push_back(Waiting { id, ahead });
             }
         }
     }
@@ -238,7 +258,8 @@ impl Governor {
             self.effects.push(Effect::Phase(id, Phase::Running));
         }
         self.restores.forget(id);
-        self.restores.waiting.push_back((id, None));
+        self.ends.remove(&id);
+        self.restores.waiting.push_back(Waiting { id, ahead: None });
     }
 
     /// Ends that: the sandbox is treated as its state says again.
@@ -267,4 +288,14 @@ impl Governor {
             self.effects.push(Effect::Thaw(id));
         }
     }
+}
+
+/// A sandbox is still in what a restore for this reason is for.
+fn fits(trigger: Trigger, state: Option<State>) -> bool {
+    let wanted = match trigger {
+        Trigger::FirstToken => State::Resuming,
+        Trigger::ToolStart | Trigger::Demand => State::Running,
+        Trigger::Message | Trigger::MidWait | Trigger::Background => State::Compressed,
+    };
+    state == Some(wanted)
 }

@@ -32,6 +32,7 @@ struct State {
     gone: bool,
     dies: bool,
     errno: Option<i32>,
+    command: Option<String>,
     generation: u64,
     extra: u64,
     cleared: usize,
@@ -104,6 +105,10 @@ impl Fake {
     /// The kernel marks a mapping as a whole.
     pub fn mark(&self, pid: i32, pages: Numbers<u64>) {
         self.change(pid, |state| state.marked.push(pages));
+    }
+
+    pub fn call(&self, pid: i32, command: &str) {
+        self.change(pid, |state| state.command = Some(command.to_owned()));
     }
 
     pub fn exec(&self, pid: i32) {
@@ -206,6 +211,19 @@ impl Subject for One {
             .into_iter()
             .map(|pages| page(pages.start, pages.end))
             .collect())
+    }
+
+    fn private(&self) -> io::Result<Vec<Range>> {
+        self.mappings()
+    }
+
+    fn command(&self) -> io::Result<String> {
+        let state = self.state()?;
+        Ok(state.command.clone().unwrap_or_else(|| "tool".to_owned()))
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.1.lock().unwrap().gone
     }
 
     fn scan(&self, range: Range, kind: Kind, most: u64, runs: &mut Vec<Range>) -> io::Result<u64> {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agentzip_uapi::Range;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{open, openat, Mode, OFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
@@ -52,7 +53,7 @@ pub struct Most {
 
 /// A process that is held: it stays the same one, whatever becomes of its number. When it ends, all of
 /// this fails with `ESRCH`.
-pub trait Subject {
+pub trait Subject: Send {
     /// Which it is.
     fn identity(&self) -> Identity;
 
@@ -69,6 +70,23 @@ pub trait Subject {
     ///
     /// The kernel's errno.
     fn mappings(&self) -> io::Result<Vec<Range>>;
+
+    /// Those of them that hold pages of its own, or may.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's errno.
+    fn private(&self) -> io::Result<Vec<Range>>;
+
+    /// Name of its command, as the kernel has it: at most 15 bytes, chosen by the process.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's errno.
+    fn command(&self) -> io::Result<String>;
+
+    /// It has not exited, so its number is still its own.
+    fn is_alive(&self) -> bool;
 
     /// One step of a scan, as [`scan_anonymous`] does it.
     ///
@@ -272,6 +290,30 @@ impl Subject for Held {
         // What cannot be read, at the end of a text that is too long, is no mapping.
         let mappings = text.lines().filter_map(|line| line.parse().ok());
         Ok(mappings.map(|mapping: Mapping| mapping.range).collect())
+    }
+
+    fn private(&self) -> io::Result<Vec<Range>> {
+        let text = self.text("maps")?;
+        let mappings = text.lines().filter_map(|line| line.parse().ok());
+        Ok(mappings
+            .filter(Mapping::holds_anonymous_pages)
+            .map(|mapping: Mapping| mapping.range)
+            .filter(|range| range.end <= END)
+            .collect())
+    }
+
+    fn command(&self) -> io::Result<String> {
+        Ok(self.text("comm")?.trim_end_matches('\n').to_owned())
+    }
+
+    fn is_alive(&self) -> bool {
+        // A pidfd is readable once its process has exited.
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        matches!(poll(&mut fds, Some(&now)), Ok(0))
     }
 
     fn scan(&self, range: Range, kind: Kind, most: u64, runs: &mut Vec<Range>) -> io::Result<u64> {

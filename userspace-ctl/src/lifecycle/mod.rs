@@ -5,6 +5,7 @@
 //! | event | new state | kernel's phase | besides |
 //! |---|---|---|---|
 //! | hint `llm-wait` | Compressed | waiting | compress |
+//! | hint `message-near` | as it was | | |
 //! | hint `first-token` | Resuming | resuming | stop, restore |
 //! | hint `tool-start` | Running | running | stop |
 //! | hint `tool-end` | as it was | | no tool runs any more |
@@ -195,6 +196,12 @@ impl Machine {
         })
     }
 
+    /// When its wait is expected to end; `None` when it does not wait, or nobody knows.
+    pub fn expected_end(&self) -> Option<Time> {
+        let expect = self.expect.filter(|_| self.state == State::Compressed)?;
+        Some(self.since.saturating_add(expect))
+    }
+
     /// When [`Machine::remaining`] is this much again, if the wait goes on for longer than expected.
     pub fn remains_at(&self, time: Duration) -> Option<Time> {
         let expect = self.expect.filter(|_| self.state == State::Compressed)?;
@@ -249,6 +256,7 @@ impl Machine {
                 self.expect = Some(expect.unwrap_or(times.expect));
                 self.tool = false;
             }
+            Hint::MessageNear { .. } => self.hinted = !observed,
             Hint::FirstToken => {
                 self.enter(State::Resuming, now);
                 self.tool = false;

@@ -210,7 +210,7 @@ fn run(events: &[(Event, Time)]) -> (Machine, Told) {
             Event::Hint(Hint::ToolStart { .. }) => assert_eq!(state, State::Running),
             Event::Hint(Hint::Idle) => assert!(matches!(state, State::Cooling | State::Compressed)),
             Event::Hint(Hint::Done) => assert_eq!(state, State::Terminated),
-            Event::Hint(Hint::ToolEnd) | Event::Clock => {
+            Event::Hint(Hint::ToolEnd | Hint::MessageNear { .. }) | Event::Clock => {
                 let timed = before.state() == State::Cooling && state == State::Compressed;
                 assert!(state == before.state() || timed);
             }

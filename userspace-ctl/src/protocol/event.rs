@@ -122,6 +122,16 @@ pub enum Happening {
         /// Memory used, in percent.
         used_percent: f64,
     },
+    /// Prefetch became worse than it used to be, or well again.
+    Alarm {
+        /// `hit-ratio`: fewer of the restored pages are accessed in time than usual; `first-tool`:
+        /// `slo.first_tool_p99` is missed.
+        about: Word,
+        /// It begins; false: it is over.
+        raised: bool,
+        /// The numbers, for people.
+        reason: String,
+    },
     /// The configuration was read again.
     Reloaded {
         /// What was wrong with it; the former one stays in effect then.
@@ -132,7 +142,7 @@ pub enum Happening {
 
 impl Happening {
     /// Names of all events.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "attached",
         "detached",
         "hint",
@@ -140,6 +150,7 @@ impl Happening {
         "reclaimed",
         "refused",
         "pressure",
+        "alarm",
         "reloaded",
     ];
 
@@ -153,6 +164,7 @@ impl Happening {
             Happening::Reclaimed { .. } => "reclaimed",
             Happening::Refused { .. } => "refused",
             Happening::Pressure { .. } => "pressure",
+            Happening::Alarm { .. } => "alarm",
             Happening::Reloaded { .. } => "reloaded",
         }
     }
@@ -230,6 +242,11 @@ mod tests {
             Happening::Pressure {
                 level: "high".into(),
                 used_percent: 81.5,
+            },
+            Happening::Alarm {
+                about: "hit-ratio".into(),
+                raised: true,
+                reason: "40% are accessed in time; usual are 70%".to_owned(),
             },
             Happening::Reloaded { error: None },
         ];

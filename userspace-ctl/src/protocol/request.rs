@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{ErrorCode, VERSION};
 use crate::attributes::Attributes;
-use crate::hint::Hint;
+use crate::hint::{BadHint, Hint, ToolName};
 use crate::name::ObjectName;
 
 /// Names of all operations.
-pub const OPERATIONS: [&str; 11] = [
+pub const OPERATIONS: [&str; 14] = [
     "hello",
     "hint",
     "attach",
@@ -25,6 +25,9 @@ pub const OPERATIONS: [&str; 11] = [
     "admit",
     "subscribe",
     "config",
+    "plan-list",
+    "plan-export",
+    "plan-import",
 ];
 
 /// What a client wants. Cgroups are paths in any form that
@@ -84,6 +87,22 @@ pub enum Request {
     Subscribe,
     /// Asks for the configuration in effect.
     Config,
+    /// Asks of which templates and tools something was learned.
+    PlanList,
+    /// Has what was learned written to a file.
+    PlanExport {
+        /// The template.
+        template: ObjectName,
+        /// The tool; what every turn touches when `None`.
+        tool: Option<ToolName>,
+        /// The file, which must not be there. Absolute.
+        path: PathBuf,
+    },
+    /// Has such a file read.
+    PlanImport {
+        /// The file. Absolute.
+        path: PathBuf,
+    },
 }
 
 /// A request with what the client called it.
@@ -130,6 +149,10 @@ struct Line<'a> {
     profile: Option<ObjectName>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    tool: Option<Cow<'a, str>>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    path: Option<Cow<'a, str>>,
 }
 
 impl Request {
@@ -147,6 +170,9 @@ impl Request {
             Request::Admit { .. } => "admit",
             Request::Subscribe => "subscribe",
             Request::Config => "config",
+            Request::PlanList => "plan-list",
+            Request::PlanExport { .. } => "plan-export",
+            Request::PlanImport { .. } => "plan-import",
         }
     }
 
@@ -154,7 +180,7 @@ impl Request {
     pub fn is_bulky(&self) -> bool {
         matches!(
             self,
-            Request::Status { .. } | Request::List | Request::Config
+            Request::Status { .. } | Request::List | Request::Config | Request::PlanList
         )
     }
 
@@ -227,7 +253,17 @@ impl Request {
                 line.bytes = *bytes;
                 line.template = template.clone();
             }
-            Request::List | Request::Subscribe | Request::Config => {}
+            Request::PlanExport {
+                template,
+                tool,
+                path,
+            } => {
+                line.template = Some(template.clone());
+                line.tool = tool.as_ref().map(|tool| Cow::Owned(tool.to_string()));
+                line.path = text(path);
+            }
+            Request::PlanImport { path } => line.path = text(path),
+            Request::List | Request::Subscribe | Request::Config | Request::PlanList => {}
         }
         // Strings, numbers and no maps: nothing here can fail.
         let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
@@ -276,6 +312,18 @@ impl Line<'_> {
             },
             "list" => Request::List,
             "subscribe" => Request::Subscribe,
+            "plan-list" => Request::PlanList,
+            "plan-export" => Request::PlanExport {
+                template: self.template.take().ok_or_else(|| missing("template"))?,
+                tool: match self.tool.take() {
+                    Some(tool) => Some(tool.parse().map_err(|bad: BadHint| bad.to_string())?),
+                    None => None,
+                },
+                path: self.path().ok_or_else(|| missing("path"))?,
+            },
+            "plan-import" => Request::PlanImport {
+                path: self.path().ok_or_else(|| missing("path"))?,
+            },
             _ => Request::Config,
         };
         match self.left() {
@@ -286,6 +334,11 @@ impl Line<'_> {
 
     fn cgroup(&mut self) -> Option<PathBuf> {
         let text = self.cgroup.take()?;
+        Some(text.into_owned().into())
+    }
+
+    fn path(&mut self) -> Option<PathBuf> {
+        let text = self.path.take()?;
         Some(text.into_owned().into())
     }
 
@@ -300,6 +353,8 @@ impl Line<'_> {
             ("domain", self.domain.is_some()),
             ("profile", self.profile.is_some()),
             ("bytes", self.bytes.is_some()),
+            ("tool", self.tool.is_some()),
+            ("path", self.path.is_some()),
         ]
         .into_iter()
         .find_map(|(field, there)| there.then_some(field))
@@ -378,6 +433,18 @@ mod tests {
             },
             Request::Subscribe,
             Request::Config,
+            Request::PlanList,
+            Request::PlanExport {
+                template: "t".parse().unwrap(),
+                tool: Some("pytest".parse().unwrap()),
+                path: "/a".into(),
+            },
+            Request::PlanExport {
+                template: "t".parse().unwrap(),
+                tool: None,
+                path: "/a".into(),
+            },
+            Request::PlanImport { path: "/a".into() },
         ];
         for operation in OPERATIONS {
             assert!(
@@ -452,6 +519,21 @@ mod tests {
                 "unknown field `colour`",
             ),
             ("{\"op\":\"list\",\"op\":\"list\"}", M, "duplicate field"),
+            (
+                "{\"op\":\"plan-export\",\"template\":\"t\"}",
+                M,
+                "plan-export needs field \"path\"",
+            ),
+            (
+                "{\"op\":\"plan-export\",\"template\":\"t\",\"path\":\"/a\",\"tool\":\"a b\"}",
+                M,
+                "is no name",
+            ),
+            (
+                "{\"op\":\"plan-list\",\"path\":\"/a\"}",
+                M,
+                "plan-list has no field \"path\"",
+            ),
             ("{\"op\":\"admit\",\"bytes\":-1}", M, "invalid value"),
             ("{\"op\":\"list\"} {}", M, "trailing characters"),
         ] {

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,11 +16,12 @@ use std::rc::Rc;
 use agentzip_ctl::cgroup::Selector;
 use agentzip_ctl::commands::{ranges, sandbox, template_add};
 use agentzip_ctl::device::{
-    Device, Failure, Info, NewSandbox, NewTemplate, Samples, Source, TemplatePages,
+    Device, Failure, FaultsTaken, Haste, Info, NewSandbox, NewTemplate, Samples, Source,
+    TemplatePages,
 };
 use agentzip_ctl::host::{Host, Process};
 use agentzip_ctl::{Context, Error, ObjectName, Paths, Signature};
-use agentzip_uapi::{Name, Phase, Range, Representation, SandboxRange, ABI_VERSION};
+use agentzip_uapi::{FaultRecord, Name, Phase, Range, Representation, SandboxRange, ABI_VERSION};
 
 /// Counters of `stats/` and of each sandbox, besides `entries` and the representations.
 const COUNTERS: [&str; 17] = [
@@ -404,6 +406,47 @@ impl Device for FakeDevice {
             pages: samples[first..end].iter().map(|page| **page).collect(),
             next: (end < samples.len()).then_some(end as u64),
         })
+    }
+
+    fn sandbox_record(
+        &self,
+        cgroup_id: u64,
+        records: u32,
+        _: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Failure> {
+        self.0.log(format!("sandbox_record {cgroup_id} {records}"));
+        self.0.answer()
+    }
+
+    fn faults_read(&self, cgroup_id: u64, _: &mut [FaultRecord]) -> Result<FaultsTaken, Failure> {
+        self.0.log(format!("faults_read {cgroup_id}"));
+        self.0.answer()?;
+        Ok(FaultsTaken::default())
+    }
+
+    fn prefetch(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        ranges: &[Range],
+        _: Haste,
+    ) -> Result<u64, Failure> {
+        self.0
+            .log(format!("prefetch {cgroup_id} {pid} {}", ranges.len()));
+        self.0.answer()?;
+        Ok(ranges.iter().map(|r| (r.end - r.start) / 4096).sum())
+    }
+
+    fn page_states(
+        &self,
+        cgroup_id: u64,
+        pid: i32,
+        range: Range,
+        _: bool,
+    ) -> Result<Vec<u8>, Failure> {
+        self.0.log(format!("page_states {cgroup_id} {pid}"));
+        self.0.answer()?;
+        Ok(vec![0; ((range.end - range.start) / 4096) as usize])
     }
 
     fn drain(&self) -> Result<u64, Failure> {

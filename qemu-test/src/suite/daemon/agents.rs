@@ -88,7 +88,7 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
     forget_log();
     ctx.swap_of(512 << 8)?;
     let _second_look = SecondLook::on()?;
-    let mut zygote = Zygote::start(Path::new(WORKLOAD), "python3")?;
+    let mut zygote = Zygote::start(Path::new(WORKLOAD), "python3", "sandbox")?;
     let holder = zygote.holder().to_string();
     controller::run(&["template", "add", "--pid", &holder, "--name", "zygote"])?;
     let cgroups = (0..=WAITING)

@@ -7,6 +7,7 @@ mod agents;
 mod alone;
 mod hot;
 mod kills;
+mod restored;
 pub mod storm;
 
 use std::fs::File;
@@ -39,6 +40,11 @@ pub const TESTS: &[Test] = &[
         name: "daemon.without_the_module",
         timeout_s: 180,
         run: alone::without_the_module,
+    },
+    Test {
+        name: "daemon.restored_ahead",
+        timeout_s: 300,
+        run: restored::restored_ahead,
     },
     Test {
         name: "daemon.eight_agents",

@@ -48,6 +48,14 @@ impl Member {
     }
 }
 
+/// Says how far it is once a minute: a guest that says nothing for some is taken for dead.
+fn tell_sometimes(told: &mut Instant, what: &str) {
+    if told.elapsed() > Duration::from_secs(60) {
+        *told = Instant::now();
+        println!("@@ storm: {what}");
+    }
+}
+
 fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
     forget_log();
     let total = host::meminfo("MemTotal")?;
@@ -93,7 +101,9 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
 
     // One after the other works and waits.
     let began = Instant::now();
+    let mut told = began;
     for member in &mut members {
+        tell_sometimes(&mut told, &format!("sandbox {} works", member.number));
         tell(member.cgroup.path(), "phase", "tool-start;tool=fill")?;
         member.rewrite(0)?;
         tell(member.cgroup.path(), "phase", WAIT)?;
@@ -101,9 +111,11 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(300);
     loop {
         let seen = Daemon::list(&mut client)?;
-        if seen.iter().filter(|seen| seen.is_out()).count() == SANDBOXES {
+        let out = seen.iter().filter(|seen| seen.is_out()).count();
+        if out == SANDBOXES {
             break;
         }
+        tell_sometimes(&mut told, &format!("{out} of {SANDBOXES} are out"));
         ensure!(
             Instant::now() < deadline,
             "not all out: {seen:?}: {}",
@@ -140,6 +152,7 @@ fn all_wake_at_once(ctx: &mut Ctx) -> Result<()> {
         while !running.iter().all(|thread| thread.is_finished()) {
             let now = Daemon::list(&mut client)?.iter().filter(|s| s.held).count();
             held = held.max(now);
+            tell_sometimes(&mut told, &format!("{now} held"));
             std::thread::sleep(Duration::from_millis(200));
         }
         for thread in running {

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a tool touches is there before it asks, from what the daemon learned in the turns before.
+
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+
+use super::super::fixture::cgroup::Cgroup;
+use super::super::fixture::module::{self, SecondLook};
+use super::super::fixture::page::{Kind, Spec};
+use super::super::fixture::puppet::{Puppet, Region};
+use super::super::fixture::{host, Ctx};
+use super::{forget_log, log, tell, Daemon};
+
+const PAGES: usize = 1024;
+/// What the tool touches: a part of it, and a few pages elsewhere.
+const TOUCHED: [(usize, usize); 3] = [(100, 160), (500, 24), (900, 16)];
+const ALL: usize = 200;
+/// A wait that does not end by itself.
+const WAIT: &str = "llm-wait;expect=3600000";
+/// Turns in which the daemon learns.
+const TURNS: usize = 3;
+/// Nothing comes back but by plans, and none of them rests on one look alone; times for a slow machine.
+const CONFIG: &str =
+    "[schedule]\ncpu_budget = 100\n[prefetch]\nmode = \"plan\"\naccess_bitmap = false\n\
+    hit_window = \"5s\"\nqueue_timeout = \"5s\"\n";
+
+struct Agent {
+    cgroup: Cgroup,
+    puppet: Puppet,
+    region: Region,
+    id: u64,
+}
+
+impl Agent {
+    fn tell(&self, hint: &str) -> Result<()> {
+        tell(self.cgroup.path(), "phase", hint)
+    }
+
+    /// Waits until nearly all of it is out.
+    fn wait_out(&self) -> Result<()> {
+        let out = || Ok(self.puppet.pages_out(&self.region)? > PAGES * 9 / 10);
+        host::wait_until(
+            "the daemon should take the pages out",
+            Duration::from_secs(60),
+            out,
+        )
+        .with_context(log)
+    }
+
+    /// Pages that a tool touches and that are out.
+    fn touched_out(&self) -> Result<usize> {
+        let parts = TOUCHED.map(|(from, pages)| self.region.part(from, pages));
+        parts
+            .iter()
+            .try_fold(0, |sum, part| Ok(sum + self.puppet.pages_out(part)?))
+    }
+
+    fn faults(&self) -> Result<u64> {
+        module::value(&format!("sandboxes/{}/faults", self.id))
+    }
+
+    /// A tool runs. Returns how many faults it had.
+    fn tool(&self) -> Result<u64> {
+        let before = self.faults()?;
+        self.tell("tool-start;tool=work")?;
+        for (from, pages) in TOUCHED {
+            self.puppet.check(&self.region.part(from, pages))?;
+        }
+        let faults = self.faults()? - before;
+        self.tell("tool-end")?;
+        Ok(faults)
+    }
+}
+
+pub fn restored_ahead(ctx: &mut Ctx) -> Result<()> {
+    forget_log();
+    ctx.swap()?;
+    let _second_look = SecondLook::on()?;
+    let mut template = ctx.template(64)?;
+    let mut agents = Vec::new();
+    for number in 0..2 {
+        let cgroup = ctx.cgroup(&format!("agent-{number}"))?;
+        let puppet = template.spawn(&cgroup)?;
+        let mut region = Region::new(5, PAGES);
+        puppet.map(&region)?;
+        puppet.write(&mut region, |page| {
+            Some(Spec::new(
+                Kind::Heap,
+                7_000_000 + (number * PAGES + page) as u32,
+            ))
+        })?;
+        let id = cgroup.id()?;
+        agents.push(Agent {
+            cgroup,
+            puppet,
+            region,
+            id,
+        });
+    }
+    let daemon = Daemon::start(ctx.root.path(), CONFIG)?;
+    daemon.client()?;
+    for agent in &agents {
+        tell(agent.cgroup.path(), "template", &template.name)?;
+    }
+    let attached = || Ok(module::list("sandboxes")?.len() == agents.len());
+    host::wait_until(
+        "the daemon should attach both",
+        Duration::from_secs(20),
+        attached,
+    )
+    .with_context(log)?;
+
+    let mut first = 0;
+    for turn in 0..TURNS {
+        for agent in &agents {
+            agent.tell(WAIT)?;
+            agent.wait_out()?;
+        }
+        for agent in &agents {
+            agent.tell("first-token")?;
+            let faults = agent.tool()?;
+            if turn == 0 {
+                first += faults;
+            }
+        }
+    }
+    ensure!(
+        first >= 2 * ALL as u64 * 9 / 10,
+        "{first} faults of {} were seen in the first turn",
+        2 * ALL
+    );
+    for agent in &agents {
+        agent.tell(WAIT)?;
+        agent.wait_out()?;
+    }
+    let mut last = 0;
+    for agent in &agents {
+        let out = agent.touched_out()?;
+        ensure!(
+            out > ALL * 9 / 10,
+            "{out} of {ALL} pages are out before the turn"
+        );
+        agent.tell("first-token")?;
+        let there = || Ok(agent.touched_out()? <= ALL / 10);
+        host::wait_until(
+            "what the tool touches should be there",
+            Duration::from_secs(20),
+            there,
+        )
+        .with_context(log)?;
+        let out = agent.puppet.pages_out(&agent.region)?;
+        ensure!(
+            out > PAGES / 2,
+            "everything came back: {out} of {PAGES} pages are out"
+        );
+        last += agent.tool()?;
+    }
+    ensure!(
+        last * 4 <= first,
+        "{last} faults with a plan, {first} without"
+    );
+    for agent in &agents {
+        agent.puppet.check(&agent.region)?;
+    }
+    let hits = || {
+        let status = daemon.client()?.status(None)?;
+        Ok(status["prefetch"]["hits"].as_u64() >= Some(ALL as u64))
+    };
+    host::wait_until("hits should be counted", Duration::from_secs(30), hits).with_context(log)?;
+    println!("faults of two tools: {first} in the first turn, {last} with plans");
+    daemon.end()
+}
