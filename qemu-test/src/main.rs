@@ -30,6 +30,8 @@ enum Command {
     Run(run::Args),
     /// Run the demo: the same sandboxes under all configurations.
     Demo(run::DemoArgs),
+    /// Run the restore benchmark: the same tool calls under all configurations.
+    Restore(run::RestoreArgs),
     /// Print how many nanoseconds a fixed loop takes on this machine.
     Calibrate,
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Suite(args) => verdict::finish(suite::main(args)),
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
+        Command::Restore(args) => verdict::finish(run::restore(args)),
         Command::Calibrate => {
             println!("{}", calibrate::measure().as_nanos());
             ExitCode::SUCCESS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `cargo xtask bench`: native benchmarks.
+//! `cargo xtask bench`: benchmarks, native ones and one in a guest.
 
 use std::fs;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 
-use crate::{corpus, paths, pinned, setup};
+use crate::{corpus, paths, pinned, restore, setup};
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -26,13 +26,20 @@ enum What {
     Codec,
     /// Bytes of page sets of real processes in the store, beside zswap, zram and deduplication
     Density,
+    /// Turn times with and without what brings pages back, beside zswap and no compression; in a guest
+    Restore,
 }
 
 /// Runs `cargo xtask bench`.
 pub fn main(args: Args) -> Result<ExitCode> {
-    if args.what == What::Density {
-        return corpus::bench(&args.args);
+    match args.what {
+        What::Density => corpus::bench(&args.args),
+        What::Restore => restore::bench(&args.args),
+        What::Codec => codec(&args.args),
     }
+}
+
+fn codec(args: &[String]) -> Result<ExitCode> {
     setup::ensure_toolchain()?;
     let mut words = vec![
         "bench",
@@ -50,7 +57,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     fs::create_dir_all(&report).with_context(|| format!("mkdir {}", report.display()))?;
     let json = report.join("codec.json").display().to_string();
     words.extend(["--cache", &corpus, "--json", &json]);
-    words.extend(args.args.iter().map(String::as_str));
+    words.extend(args.iter().map(String::as_str));
     let status = pinned::cargo(&words).status().context("run cargo bench")?;
     if !status.success() {
         bail!("the benchmark ended with {status}");

@@ -66,7 +66,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// Nanoseconds that the guest program's fixed loop takes on this machine.
-fn native_loop(cache: &Cache) -> Result<String> {
+pub fn native_loop(cache: &Cache) -> Result<String> {
     let program = pinned::binaries("release").join("agentzip-guest");
     let mut command = pinned::program(cache, &program, &["calibrate"])?;
     let output = command.output().context("run agentzip-guest calibrate")?;

@@ -13,6 +13,7 @@ mod kernel;
 mod paths;
 mod pinned;
 mod progress;
+mod restore;
 mod setup;
 mod shell;
 mod test;

@@ -184,6 +184,11 @@ impl Backend {
         }
     }
 
+    /// Whether pages of sandboxes that wait go anywhere.
+    pub fn compresses(&self) -> bool {
+        self.configuration != Configuration::None
+    }
+
     /// The agents of these sandboxes wait until all that they own is out: the daemon does that when it
     /// is told so, else we do.
     pub fn wait(&self, sandboxes: &[Cgroup]) -> Result<()> {
@@ -251,6 +256,10 @@ impl Backend {
         {
             let path = entry?.path();
             let value = cgroup::read(&path)?;
+            // A list of counts is no counter.
+            if value.trim().contains(' ') {
+                continue;
+            }
             let value = value
                 .trim()
                 .parse()

@@ -38,8 +38,51 @@ const QUIET: u32 = 2;
 pub struct Settings {
     /// How many times slower than on hardware everything is.
     pub time_scale: f64,
-    /// Whether it reads pages back on first-token.
-    pub restore: bool,
+    /// What is brought back before it is touched.
+    pub restore: Restore,
+    /// The CPU budget of compression and restore, in percent of all cores.
+    pub cpu_budget: u32,
+}
+
+/// What the daemon brings back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// Nothing.
+    Nothing,
+    /// Everything, on first-token.
+    Everything,
+    /// What these predictors expect to be touched.
+    Planned(Predictors),
+}
+
+/// Which predictors are switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Predictors {
+    /// Sequential and strided runs.
+    pub sequential: bool,
+    /// What followed what.
+    pub transitions: bool,
+    /// What tools of that name touched.
+    pub working_set: bool,
+    /// What was accessed last before the wait.
+    pub access_bitmap: bool,
+}
+
+impl Predictors {
+    /// None.
+    pub const NONE: Self = Self {
+        sequential: false,
+        transitions: false,
+        working_set: false,
+        access_bitmap: false,
+    };
+    /// All, the daemon's default.
+    pub const ALL: Self = Self {
+        sequential: true,
+        transitions: true,
+        working_set: true,
+        access_bitmap: true,
+    };
 }
 
 /// A running daemon. Dropping it kills it.
@@ -85,7 +128,22 @@ impl Settings {
         let Self {
             time_scale,
             restore,
+            cpu_budget,
         } = self;
+        let Predictors {
+            sequential,
+            transitions,
+            working_set,
+            access_bitmap,
+        } = match restore {
+            Restore::Planned(predictors) => *predictors,
+            Restore::Nothing | Restore::Everything => Predictors::ALL,
+        };
+        let mode = match restore {
+            Restore::Planned(_) => "plan",
+            Restore::Everything => "all",
+            Restore::Nothing => "off",
+        };
         let holders: Vec<String> = holder
             .iter()
             .map(|path| format!("{:?}", path.display().to_string()))
@@ -99,13 +157,13 @@ impl Settings {
              [socket]\n\
              path = {SOCKET:?}\n\
              [schedule]\n\
-             # A wait of the demo lasts as long as its work takes. With the default of 25 it would\n\
-             # last four times as long, with the same memory and the same turns at its end: in\n\
-             # emulation the work alone takes {time_scale:.0} times as long as on hardware, and LLM waits\n\
-             # that are in proportion would make the demo take an hour.\n\
-             cpu_budget = 100\n\
+             cpu_budget = {cpu_budget}\n\
              [prefetch]\n\
-             on_first_token = {restore}\n",
+             mode = {mode:?}\n\
+             sequential = {sequential}\n\
+             transitions = {transitions}\n\
+             working_set = {working_set}\n\
+             access_bitmap = {access_bitmap}\n",
             holders = holders.join(", "),
             tree = tree.display().to_string(),
         )
@@ -215,6 +273,11 @@ impl Daemon {
             std::thread::sleep(POLL);
         }
         Ok(())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Bytes of anonymous memory that the daemon itself has.
@@ -346,13 +409,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use agentzip_ctl::config::PrefetchMode;
+
     use super::*;
 
     #[test]
     fn the_daemon_takes_the_configuration() {
         let settings = Settings {
             time_scale: 31.5,
-            restore: true,
+            restore: Restore::Planned(Predictors {
+                working_set: true,
+                ..Predictors::NONE
+            }),
+            cpu_budget: 100,
         };
         let text = settings.text(Path::new("/a/\"b\""), Some(Path::new("/a/t")));
         let config = agentzip_ctl::config::Config::parse(Path::new("demo.toml"), &text).unwrap();
@@ -360,6 +429,7 @@ mod tests {
         assert_eq!(config.watch.trees, [Path::new("/a/\"b\"")]);
         assert_eq!(config.holders, [Path::new("/a/t")]);
         assert_eq!(config.schedule.cpu_budget.part(), 1.0);
-        assert!(config.prefetch.on_first_token);
+        assert_eq!(config.prefetch.mode, PrefetchMode::Plan);
+        assert!(config.prefetch.working_set && !config.prefetch.sequential);
     }
 }

@@ -6,7 +6,9 @@ pub mod cgroup;
 mod daemon;
 mod memory;
 mod pages;
+mod parallel;
 mod report;
+mod restore;
 mod saved;
 mod scenario;
 mod timer;
@@ -20,6 +22,8 @@ use anyhow::{ensure, Context, Result};
 use self::backend::Configuration;
 use self::report::Report;
 use self::scenario::Scenario;
+
+pub use self::restore::{main as restore, Args as RestoreArgs};
 use crate::verdict::Tally;
 
 /// Options of `agentzip-guest run`.
@@ -84,14 +88,7 @@ pub fn main(args: Args) -> Result<Tally> {
 pub fn demo(args: DemoArgs) -> Result<Tally> {
     let mut scenario = args.scenario;
     if let Some(native) = args.native_loop_ns {
-        let here = crate::calibrate::measure();
-        scenario.time_scale = time_scale(here.as_nanos() as f64, native as f64);
-        println!(
-            "@@ time_scale {:.1}: a fixed loop takes {:.0} ms here, {:.1} ms on the machine that runs this guest",
-            scenario.time_scale,
-            here.as_secs_f64() * 1e3,
-            native as f64 / 1e6
-        );
+        scenario.time_scale = measured_time_scale(native);
     }
     let scenario = &scenario;
     let mut zygote = scenario.zygote()?;
@@ -120,7 +117,19 @@ pub fn demo(args: DemoArgs) -> Result<Tally> {
     Ok(report.tally())
 }
 
-/// How many times slower it is here, to a tenth, as the daemon takes it.
+/// How many times slower it is here than where the fixed loop takes `native` ns.
+fn measured_time_scale(native: u64) -> f64 {
+    let here = crate::calibrate::measure();
+    let scale = time_scale(here.as_nanos() as f64, native as f64);
+    println!(
+        "@@ time_scale {scale:.1}: a fixed loop takes {:.0} ms here, {:.1} ms on the machine that runs this guest",
+        here.as_secs_f64() * 1e3,
+        native as f64 / 1e6
+    );
+    scale
+}
+
+/// The same, to a tenth, as the daemon takes it.
 fn time_scale(here: f64, native: f64) -> f64 {
     let scale = (here / native.max(1.0)).clamp(1.0, 1000.0);
     (scale * 10.0).round() / 10.0

@@ -3,18 +3,17 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, Context, Result};
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::backend::{Backend, Configuration, Places, Representation};
 use super::cgroup::{Cgroup, Evicted, LEAST_GAIN};
-use super::daemon::{Settings, Taken};
+use super::daemon::{Restore, Settings, Taken};
 use super::memory::{self, Machine, Sample};
 use super::pages::{self, Contents, Shares};
+use super::parallel;
 use super::saved::StoresSaved;
 use super::timer::{Jobs, Plan, Timer};
 use super::waiting::SecondLook;
@@ -125,14 +124,7 @@ impl Default for Scenario {
 impl Scenario {
     /// Starts the zygote that all runs fork from.
     pub fn zygote(&self) -> Result<Zygote> {
-        let started = Instant::now();
-        println!("@@ zygote: starting");
-        let zygote = Zygote::start(&self.workload, &self.python)?;
-        println!(
-            "@@ zygote: ready after {:.1} s",
-            started.elapsed().as_secs_f64()
-        );
-        Ok(zygote)
+        Zygote::start(&self.workload, &self.python, "sandbox")
     }
 
     /// Runs the scenario once.
@@ -169,7 +161,16 @@ impl Scenario {
             log: self.daemon_log.clone(),
             settings: Settings {
                 time_scale: self.time_scale,
-                restore: self.restore,
+                restore: if self.restore {
+                    Restore::Everything
+                } else {
+                    Restore::Nothing
+                },
+                // A wait of the demo lasts as long as its work takes. With the default of 25 it would last
+                // four times as long, with the same memory and the same turns at its end: in emulation the
+                // work alone takes `time_scale` times as long as on hardware, and LLM waits that are in
+                // proportion would make the demo take an hour.
+                cpu_budget: 100,
             },
         };
         let mut backend = Backend::prepare(configuration, &places)?;
@@ -336,34 +337,7 @@ impl Scenario {
         sandboxes: &mut [Sandbox],
         work: impl Fn(usize, &mut Sandbox) -> Result<T> + Sync,
     ) -> Result<Vec<T>> {
-        let next = AtomicUsize::new(0);
-        let slots: Vec<_> = sandboxes
-            .iter_mut()
-            .map(|sandbox| Mutex::new((sandbox, None)))
-            .collect();
-        std::thread::scope(|scope| {
-            for _ in 0..self.parallel.max(1) {
-                scope.spawn(|| loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(slot) = slots.get(index) else { break };
-                    // Each index is taken once, so the lock is free and cannot be poisoned.
-                    if let Ok(mut slot) = slot.lock() {
-                        let result = work(index, slot.0);
-                        slot.1 = Some(result);
-                    }
-                });
-            }
-        });
-        slots
-            .into_iter()
-            .enumerate()
-            .map(|(index, slot)| {
-                let result = slot.into_inner().ok().and_then(|(_, result)| result);
-                result
-                    .unwrap_or_else(|| Err(anyhow!("its worker died")))
-                    .with_context(|| format!("sandbox {index}"))
-            })
-            .collect()
+        parallel::each(self.parallel, sandboxes, work)
     }
 }
 

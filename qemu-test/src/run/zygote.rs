@@ -66,8 +66,10 @@ struct Spawned {
 impl Zygote {
     /// Starts the zygote in a cgroup of its own that never swaps, and lets it fork the holder.
     ///
-    /// `workload` is the folder of `zygote.py`.
-    pub fn start(workload: &Path, python: &str) -> Result<Self> {
+    /// `workload` is the folder of `zygote.py`, `module` the one in it that sandboxes run.
+    pub fn start(workload: &Path, python: &str, module: &str) -> Result<Self> {
+        let started = Instant::now();
+        println!("@@ zygote: starting");
         let cgroup = Cgroup::create("template")?;
         cgroup.write("memory.swap.max", "0")?;
         let socket = PathBuf::from(format!("/run/agentzip-run.{}", std::process::id()));
@@ -85,6 +87,7 @@ impl Zygote {
             .arg(workload.join("zygote.py"))
             .arg("--socket")
             .arg(&socket)
+            .args(["--sandbox", module])
             .spawn()
             .context("start the zygote")?;
         let mut line = match accept(&listener, &mut process) {
@@ -102,6 +105,10 @@ impl Zygote {
         }
         let Held { holder } = line.ask(&json!({"cmd": "hold"}))?;
         wait_stopped(holder)?;
+        println!(
+            "@@ zygote: ready after {:.1} s",
+            started.elapsed().as_secs_f64()
+        );
         Ok(Self {
             process,
             listener,
@@ -177,6 +184,16 @@ impl Sandbox {
     /// Runs the next turn.
     pub fn turn(&mut self) -> Result<Digest> {
         self.line.ask(&json!({"cmd": "turn"}))
+    }
+
+    /// Reads files and runs every tool once (tool_sandbox.py).
+    pub fn prepare(&mut self, files: usize) -> Result<Digest> {
+        self.line.ask(&json!({"cmd": "prepare", "files": files}))
+    }
+
+    /// Runs one tool call (tool_sandbox.py).
+    pub fn call(&mut self, tool: &str) -> Result<Digest> {
+        self.line.ask(&json!({"cmd": "call", "tool": tool}))
     }
 
     /// Walks everything that the sandbox keeps.

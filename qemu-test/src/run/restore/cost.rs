@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! What turns cost beside their time: faults, restores, CPU time.
+
+use std::collections::BTreeMap;
+use std::ops::Sub;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::run::backend::Backend;
+use crate::run::cgroup;
+use crate::run::zygote::Sandbox;
+
+/// Readings since the configuration was set up, or the difference of two of them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Cost {
+    /// Faults of the sandboxes that waited for a page (`majflt`).
+    pub major_faults: u64,
+    /// Demand faults that the module saw; 0 where nothing is recorded.
+    pub demand_faults: u64,
+    /// Pages that were restored ahead of need.
+    pub prefetched: u64,
+    /// Pages of plans that were there already.
+    pub present: u64,
+    /// Pages of plans that were dropped.
+    pub dropped: u64,
+    /// Restored pages that were accessed in time.
+    pub hits: u64,
+    /// Restored pages that were not.
+    pub misses: u64,
+    /// CPU seconds of the restore workers.
+    pub prefetch_seconds: f64,
+    /// Seconds in which pages were decoded, in faults and by the workers.
+    pub decode_seconds: f64,
+    /// Seconds in which pages were encoded in reclaim.
+    pub encode_seconds: f64,
+    /// Seconds of the second look.
+    pub second_look_seconds: f64,
+    /// CPU seconds of the daemon, its reclaim jobs included.
+    pub daemon_seconds: f64,
+    /// CPU seconds of the sandboxes.
+    pub sandbox_seconds: f64,
+}
+
+impl Cost {
+    /// Reads it.
+    pub fn read(backend: &Backend, sandboxes: &[Sandbox]) -> Result<Self> {
+        let counters = backend.statistics()?;
+        let mut cost = Self::of(&counters);
+        for sandbox in sandboxes {
+            let process = Process::read(sandbox.pid)?;
+            cost.major_faults += process.major_faults;
+            cost.sandbox_seconds += process.cpu_seconds;
+        }
+        if let Some(daemon) = backend.daemon() {
+            cost.daemon_seconds = Process::read(daemon.pid())?.cpu_seconds;
+        }
+        Ok(cost)
+    }
+
+    fn of(counters: &BTreeMap<String, u64>) -> Self {
+        let count = |name: &str| counters.get(name).copied().unwrap_or(0);
+        let seconds = |name: &str| count(name) as f64 / 1e9;
+        Self {
+            demand_faults: count("faults"),
+            prefetched: count("prefetch_pages"),
+            present: count("prefetch_present"),
+            dropped: count("prefetch_dropped"),
+            hits: count("prefetch_hits"),
+            misses: count("prefetch_misses"),
+            prefetch_seconds: seconds("prefetch_ns"),
+            decode_seconds: seconds("decode_ns"),
+            encode_seconds: seconds("encode_ns"),
+            second_look_seconds: seconds("second_look_ns"),
+            ..Self::default()
+        }
+    }
+
+    /// Share of restored pages that were accessed in time; `None` when none was restored.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        ratio(self.hits, self.hits + self.misses)
+    }
+
+    /// Share of the pages which a tool wanted and that were restored before; `None` when it wanted none.
+    pub fn coverage(&self) -> Option<f64> {
+        ratio(self.hits, self.hits + self.demand_faults)
+    }
+
+    /// CPU time of the restore workers for a hit, in ns.
+    pub fn ns_per_hit(&self) -> Option<f64> {
+        (self.hits != 0).then(|| self.prefetch_seconds * 1e9 / self.hits as f64)
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole != 0).then(|| part as f64 / whole as f64)
+}
+
+impl Sub for Cost {
+    type Output = Cost;
+
+    fn sub(self, before: Cost) -> Cost {
+        Cost {
+            major_faults: self.major_faults.saturating_sub(before.major_faults),
+            demand_faults: self.demand_faults.saturating_sub(before.demand_faults),
+            prefetched: self.prefetched.saturating_sub(before.prefetched),
+            present: self.present.saturating_sub(before.present),
+            dropped: self.dropped.saturating_sub(before.dropped),
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+            prefetch_seconds: self.prefetch_seconds - before.prefetch_seconds,
+            decode_seconds: self.decode_seconds - before.decode_seconds,
+            encode_seconds: self.encode_seconds - before.encode_seconds,
+            second_look_seconds: self.second_look_seconds - before.second_look_seconds,
+            daemon_seconds: self.daemon_seconds - before.daemon_seconds,
+            sandbox_seconds: self.sandbox_seconds - before.sandbox_seconds,
+        }
+    }
+}
+
+/// What /proc says about a process.
+struct Process {
+    major_faults: u64,
+    cpu_seconds: f64,
+}
+
+impl Process {
+    fn read(pid: u32) -> Result<Self> {
+        let path = PathBuf::from(format!("/proc/{pid}/stat"));
+        let text = cgroup::read(&path)?;
+        Self::parse(&text).with_context(|| format!("parse {}", path.display()))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // "pid (name) state ppid ...", and the name may contain anything: state is number 3 of proc(5).
+        let (_, rest) = text.rsplit_once(") ")?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        Some(Self {
+            major_faults: field(12)?,
+            cpu_seconds: (field(14)? + field(15)?) as f64 / ticks,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_and_time_of_a_process() {
+        let text = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 9 0 150 50 0 0 20 0 1 0 5 1 1\n";
+        let process = Process::parse(text).unwrap();
+        assert_eq!(process.major_faults, 9);
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
+        assert_eq!(process.cpu_seconds, 200.0 / ticks);
+        assert!(Process::parse("7 (a) S 1").is_none());
+    }
+
+    #[test]
+    fn ratios() {
+        let cost = Cost {
+            demand_faults: 25,
+            hits: 75,
+            misses: 25,
+            ..Cost::default()
+        };
+        assert_eq!(cost.coverage(), Some(0.75));
+        assert_eq!(cost.hit_ratio(), Some(0.75));
+        assert_eq!(Cost::default().coverage(), None);
+        assert_eq!((cost - cost).hits, 0);
+    }
+}

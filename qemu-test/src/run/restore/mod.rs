@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+//! The restore benchmark: the same tool calls of the same sandboxes, with other ways to bring their
+//! pages back.
+//!
+//! All configurations run in one guest, one after the other, on forks of one zygote. Times are ratios to
+//! those of the run without compression, where the same sandbox makes the same call.
+
+mod cost;
+mod report;
+mod schedule;
+mod turns;
+
+use std::path::PathBuf;
+
+use anyhow::{ensure, Result};
+
+use self::report::Report;
+use super::backend::Configuration;
+use super::daemon::{Predictors, Restore};
+use super::zygote::Zygote;
+use crate::verdict::Tally;
+
+/// Turns of each sandbox in which the predictors learn; they do not count.
+const LEARNING_TURNS: usize = 3;
+
+/// Options of `agentzip-guest restore`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Sandboxes.
+    #[arg(long, default_value_t = 8)]
+    sandboxes: usize,
+    /// Turns of each sandbox, the first three of which do not count.
+    #[arg(long, default_value_t = 28)]
+    turns: usize,
+    /// Seed of the sandboxes' subtasks and of their tool calls.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Sandboxes that work, or are reclaimed, at once.
+    #[arg(long, default_value_t = 2)]
+    parallel: usize,
+    /// Time from the first token of an answer to the tool call that it asks for, in ms on hardware: it is
+    /// multiplied by the time scale.
+    #[arg(long, default_value_t = 100)]
+    gap_ms: u64,
+    /// Only these configurations, and `none` (may be repeated).
+    #[arg(long, value_name = "NAME", value_enum)]
+    only: Vec<Way>,
+    /// What `agentzip-guest calibrate` says on the machine that runs this guest.
+    #[arg(long)]
+    native_loop_ns: Option<u64>,
+    /// How many times slower than on hardware everything is, when that is not measured.
+    #[arg(long, default_value_t = 1.0)]
+    time_scale: f64,
+    /// Folder of zygote.py.
+    #[arg(long, default_value = "/opt/agentzip/workload")]
+    workload: PathBuf,
+    /// Interpreter of the workload.
+    #[arg(long, default_value = "python3")]
+    python: String,
+    /// The module's file.
+    #[arg(long, default_value = "/opt/agentzip/agentzip.ko")]
+    module: PathBuf,
+    /// The controller's file.
+    #[arg(long, default_value = "/opt/agentzip/agentzip")]
+    controller: PathBuf,
+    /// Swap device; $AGENTZIP_SWAP when not given.
+    #[arg(long)]
+    swap: Option<PathBuf>,
+    /// Folder for restore.json and the daemon's log.
+    #[arg(long, default_value_os_t = super::report_folder())]
+    report: PathBuf,
+}
+
+/// A way to compress pages and to bring them back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Way {
+    /// No compression.
+    None,
+    /// zswap with zstd; every page comes back when it is touched.
+    ZswapZstd,
+    /// AgentZip; every page comes back when it is touched.
+    AgentzipNoPrefetch,
+    /// AgentZip with one predictor.
+    AgentzipSequential,
+    /// The same.
+    AgentzipTransitions,
+    /// The same.
+    AgentzipWorkingSet,
+    /// The same.
+    AgentzipAccessBitmap,
+    /// AgentZip that brings everything back on first-token.
+    AgentzipAll,
+    /// AgentZip with all predictors.
+    Agentzip,
+}
+
+impl Way {
+    /// In the order in which they run.
+    const ALL: [Way; 9] = [
+        Way::None,
+        Way::ZswapZstd,
+        Way::AgentzipNoPrefetch,
+        Way::AgentzipAll,
+        Way::AgentzipSequential,
+        Way::AgentzipTransitions,
+        Way::AgentzipWorkingSet,
+        Way::AgentzipAccessBitmap,
+        Way::Agentzip,
+    ];
+
+    /// Its name in the report.
+    fn name(self) -> &'static str {
+        match self {
+            Way::None => "none",
+            Way::ZswapZstd => "zswap_zstd",
+            Way::AgentzipNoPrefetch => "agentzip_no_prefetch",
+            Way::AgentzipSequential => "agentzip_sequential",
+            Way::AgentzipTransitions => "agentzip_transitions",
+            Way::AgentzipWorkingSet => "agentzip_working_set",
+            Way::AgentzipAccessBitmap => "agentzip_access_bitmap",
+            Way::AgentzipAll => "agentzip_all",
+            Way::Agentzip => "agentzip",
+        }
+    }
+
+    fn configuration(self) -> Configuration {
+        match self {
+            Way::None => Configuration::None,
+            Way::ZswapZstd => Configuration::ZswapZstd,
+            _ => Configuration::Agentzip,
+        }
+    }
+
+    /// What the daemon brings back.
+    fn restore(self) -> Restore {
+        let one = |set: fn(&mut Predictors)| {
+            let mut predictors = Predictors::NONE;
+            set(&mut predictors);
+            Restore::Planned(predictors)
+        };
+        match self {
+            Way::None | Way::ZswapZstd | Way::AgentzipNoPrefetch => Restore::Nothing,
+            Way::AgentzipAll => Restore::Everything,
+            Way::AgentzipSequential => one(|p| p.sequential = true),
+            Way::AgentzipTransitions => one(|p| p.transitions = true),
+            Way::AgentzipWorkingSet => one(|p| p.working_set = true),
+            Way::AgentzipAccessBitmap => one(|p| p.access_bitmap = true),
+            Way::Agentzip => Restore::Planned(Predictors::ALL),
+        }
+    }
+}
+
+/// Runs the benchmark.
+pub fn main(mut args: Args) -> Result<Tally> {
+    ensure!(
+        args.turns > LEARNING_TURNS,
+        "--turns {}: the first {LEARNING_TURNS} do not count",
+        args.turns
+    );
+    if let Some(native) = args.native_loop_ns {
+        args.time_scale = super::measured_time_scale(native);
+    }
+    let mut zygote = Zygote::start(&args.workload, &args.python, "tool_sandbox")?;
+    let mut outcomes = Vec::new();
+    for way in Way::ALL {
+        if way == Way::None || args.only.is_empty() || args.only.contains(&way) {
+            outcomes.push(turns::run(&args, &mut zygote, way)?);
+        }
+    }
+    let python = zygote.python().to_owned();
+    zygote.finish()?;
+    let report = Report::new(&args, &python, &outcomes)?;
+    report.write(&args.report)?;
+    report.print();
+    Ok(report.tally())
+}
