@@ -19,6 +19,8 @@ const TOUCHED: [(usize, usize); 3] = [(100, 160), (500, 24), (900, 16)];
 const ALL: usize = 200;
 /// A wait that does not end by itself.
 const WAIT: &str = "llm-wait;expect=3600000";
+/// From the first token to the tool call.
+const GAP: Duration = Duration::from_millis(500);
 /// Turns in which the daemon learns.
 const TURNS: usize = 3;
 /// Nothing comes back but by plans, and none of them rests on one look alone; times for a slow machine.
@@ -120,6 +122,9 @@ pub fn restored_ahead(ctx: &mut Ctx) -> Result<()> {
         }
         for agent in &agents {
             agent.tell("first-token")?;
+            // The LLM writes its tool call meanwhile. A page that the tool touches just when it is restored may
+            // count as a miss, which would teach that nobody wants it.
+            std::thread::sleep(GAP);
             let faults = agent.tool()?;
             if turn == 0 {
                 first += faults;
