@@ -116,6 +116,24 @@ impl Entry {
         self.left == 0 && self.jobs == 0 && self.over == self.chunks.len()
     }
 
+    /// Takes the pages of a chunk out for their hit test: nothing is left to do for it then.
+    fn take(&mut self, number: usize) -> Option<Work> {
+        let chunk = self.chunks.get_mut(number)?;
+        let mut pages = [0; JOB_PAGES];
+        let count = self.request.pages(&mut chunk.at, &mut pages);
+        chunk.at = Cursor::NOWHERE;
+        let restored = core::mem::take(&mut chunk.restored);
+        self.skip_over();
+        Some(Work {
+            request: self.request.clone(),
+            number: self.number,
+            chunk: number,
+            pages,
+            count,
+            restored,
+        })
+    }
+
     /// To be called after a chunk has become nowhere.
     fn skip_over(&mut self) {
         let rest = self.chunks.get(self.over..).unwrap_or_default();
@@ -293,7 +311,8 @@ impl Queue {
         let now = Instant::now();
         let mut first: Option<Instant<Monotonic>> = None;
         for entry in requests.entries.iter_mut() {
-            for (i, chunk) in entry.chunks.iter_mut().enumerate().skip(entry.over) {
+            let mut due = None;
+            for (i, chunk) in entry.chunks.iter().enumerate().skip(entry.over) {
                 if chunk.restored == 0 {
                     continue;
                 }
@@ -303,19 +322,11 @@ impl Queue {
                     }
                     continue;
                 }
-                let mut pages = [0; JOB_PAGES];
-                let count = entry.request.pages(&mut chunk.at, &mut pages);
-                chunk.at = Cursor::NOWHERE;
-                let restored = core::mem::take(&mut chunk.restored);
-                entry.skip_over();
-                return Some(Work {
-                    request: entry.request.clone(),
-                    number: entry.number,
-                    chunk: i,
-                    pages,
-                    count,
-                    restored,
-                });
+                due = Some(i);
+                break;
+            }
+            if let Some(work) = due.and_then(|chunk| entry.take(chunk)) {
+                return Some(work);
             }
         }
         self.tidy(&mut requests);
@@ -329,23 +340,15 @@ impl Queue {
     /// Pages of a sandbox that await their hit test, whether it is due or not.
     pub(crate) fn test_of(&self, cgroup_id: u64) -> Option<Work> {
         let mut requests = self.requests.lock();
-        let of_it = |entry: &&mut Entry| {
-            entry.request.cgroup_id == cgroup_id
-                && entry.chunks.iter().any(|chunk| chunk.restored != 0)
-        };
-        if let Some(entry) = requests.entries.iter_mut().find(of_it) {
-            let mut chunks = entry.chunks.iter_mut().enumerate();
-            let (chunk, found) = chunks.find(|(_, chunk)| chunk.restored != 0)?;
-            let mut pages = [0; JOB_PAGES];
-            let count = entry.request.pages(&mut found.at, &mut pages);
-            return Some(Work {
-                request: entry.request.clone(),
-                number: entry.number,
-                chunk,
-                pages,
-                count,
-                restored: core::mem::take(&mut found.restored),
-            });
+        for entry in requests.entries.iter_mut() {
+            if entry.request.cgroup_id != cgroup_id {
+                continue;
+            }
+            let mut chunks = entry.chunks.iter().enumerate().skip(entry.over);
+            let found = chunks.find(|(_, chunk)| chunk.restored != 0);
+            if let Some(work) = found.map(|(i, _)| i).and_then(|chunk| entry.take(chunk)) {
+                return Some(work);
+            }
         }
         self.tidy(&mut requests);
         None

@@ -176,54 +176,53 @@ enum agentzip_room agentzip_restore_room(struct mm_struct *mm, u64 cgroup_id,
 /* ---- pages ---- */
 
 /*
- * Lets go of pages. Whether those who pay for them have room for more: @memcg, that of
+ * Lets go of a page. Whether who pays for it has room for a batch more: @memcg, that of
  * the process, was looked at before.
  */
-static bool put_pages(struct page **pages, unsigned int nr,
-		      struct mem_cgroup *memcg)
+static bool put_restored(struct page *page, struct mem_cgroup *memcg)
 {
-	bool room = true;
-	unsigned int i;
+	struct mem_cgroup *payer;
+	bool room;
 
-	for (i = 0; i < nr; i++) {
-		struct mem_cgroup *payer;
-
-		rcu_read_lock();
-		payer = folio_memcg(page_folio(pages[i]));
-		if (payer != memcg && !memcg_has_room(payer, margin(nr)))
-			room = false;
-		rcu_read_unlock();
-		put_page(pages[i]);
-	}
+	rcu_read_lock();
+	payer = folio_memcg(page_folio(page));
+	room = payer == memcg ||
+	       memcg_has_room(payer, margin(AGENTZIP_RESTORE_BATCH));
+	rcu_read_unlock();
+	put_page(page);
 	return room;
 }
 
 /*
  * [addr, addr + nr pages) is swapped out. Marks those that are there no better for
- * trying again. Returns -ENOMEM when there is no memory.
+ * trying again, and says what has become of all. Returns -ENOMEM when there is no
+ * memory.
+ *
+ * A page at a time, as its accessed bit is cleared right after its fault: what sets it
+ * from then on is an access. One in between is lost, which makes a page that is wanted
+ * just now a miss, so that time is to be short.
  */
 static int fault_in(struct mm_struct *mm, unsigned long addr, unsigned int nr,
-		    u8 *outcomes)
+		    u8 *states, u8 *outcomes)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(mm);
 	struct mem_cgroup *former = set_active_memcg(memcg);
 	unsigned int flags = memalloc_noreclaim_save();
-	struct page *pages[AGENTZIP_RESTORE_BATCH];
-	unsigned int i = 0;
+	unsigned int i;
 	int ret = 0;
 
-	while (i < nr && !ret) {
-		long got = get_user_pages_remote(mm, addr + i * PAGE_SIZE, nr - i,
-						 FOLL_NOWAIT, pages, NULL);
+	for (i = 0; i < nr && !ret; i++, addr += PAGE_SIZE) {
+		struct page *page;
+		long got = get_user_pages_remote(mm, addr, 1, FOLL_NOWAIT, &page,
+						 NULL);
 
-		if (got == -ENOMEM)
+		if (got == 1 && !put_restored(page, memcg))
+			ret = -ENOMEM;
+		else if (got == -ENOMEM)
 			ret = -ENOMEM;
 		else if (got < 0)
 			outcomes[i] = AGENTZIP_FAILED;
-		else if (!put_pages(pages, got, memcg))
-			ret = -ENOMEM;
-		/* One that cannot be had is passed over. */
-		i += got > 0 ? got : 1;
+		agentzip_walk(mm, addr, addr + PAGE_SIZE, states + i, true);
 	}
 	memalloc_noreclaim_restore(flags);
 	set_active_memcg(former);
@@ -253,9 +252,7 @@ static int restore_run(struct mm_struct *mm, unsigned long addr, unsigned int nr
 			n++;
 		memset(outcomes + i, AGENTZIP_LEFT, n);
 		if (!ret)
-			ret = fault_in(mm, start, n, outcomes + i);
-		/* At once: what sets it from now on is an access. */
-		agentzip_walk(mm, start, start + n * PAGE_SIZE, states + i, true);
+			ret = fault_in(mm, start, n, states + i, outcomes + i);
 		for (j = i; j < i + n; j++) {
 			if (states[j] & AGENTZIP_PAGE_PRESENT)
 				outcomes[j] = AGENTZIP_RESTORED;
