@@ -8,7 +8,8 @@ use agentzip_uapi::{self as uapi, Phase};
 use anyhow::{ensure, Context, Result};
 
 use super::super::fixture::module::{self, Counters};
-use super::super::fixture::{clean_module, host, Ctx};
+use super::super::fixture::puppet::{Puppet, Region};
+use super::super::fixture::{clean_module, host, page_out, write_mixed, Ctx, Sandbox, World};
 use super::{expect_grown, wait_ended, Scene};
 
 /// Pages that take the workers some time.
@@ -107,6 +108,66 @@ pub fn full_cgroup(ctx: &mut Ctx) -> Result<()> {
         scene.puppet().check(&scene.region)?;
     }
     Ok(())
+}
+
+/// A process whose slots are charged to a cgroup that it has left for the sandbox.
+fn newcomer(ctx: &mut Ctx, pages: usize) -> Result<(World, Sandbox, Puppet, Region)> {
+    let mut world = ctx.world(16)?;
+    let former = ctx.sandbox("former", &world.template.name)?;
+    let puppet = world.template.spawn(&former.cgroup)?;
+    let mut region = Region::new(5, pages);
+    puppet.map(&region)?;
+    write_mixed(&puppet, &mut region, 3)?;
+    page_out(&former.cgroup, &puppet, &region)?;
+    world.sandbox.cgroup.enter(puppet.pid)?;
+    Ok((world, former, puppet, region))
+}
+
+fn request_of(world: &World, puppet: &Puppet) -> uapi::Prefetch {
+    uapi::Prefetch {
+        cgroup_id: world.sandbox.id,
+        pid: puppet.pid,
+        timeout_ms: 60_000,
+        ..Default::default()
+    }
+}
+
+/// When the cgroup that slots are charged to is gone, the process's own pays, and not the root, which
+/// nothing limits.
+pub fn payer_removed(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: u64 = 256;
+    let (world, former, puppet, region) = newcomer(ctx, PAGES as usize)?;
+    former.cgroup.remove().context("rmdir")?;
+    let own = world.sandbox.cgroup.number("memory.current")?;
+    let before = world.sandbox.counters()?;
+    let request = request_of(&world, &puppet);
+    ctx.device().prefetch(&[region.range()], request)?;
+    wait_ended(&before, PAGES)?;
+    expect_grown(&before, &[("prefetch_pages", PAGES)])?;
+    let now = world.sandbox.cgroup.number("memory.current")?;
+    ensure!(
+        now >= own + (PAGES << 12),
+        "{own} bytes were charged, {now} are now"
+    );
+    puppet.check(&region)
+}
+
+/// A cgroup that is full, and pays for slots of a process that has left it, ends the request, too.
+pub fn payer_full(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: u64 = 1024;
+    let (world, former, puppet, region) = newcomer(ctx, PAGES as usize)?;
+    let limit = former.cgroup.number("memory.current")?;
+    former.cgroup.write("memory.max", &limit.to_string())?;
+    let killed = host::vmstat("oom_kill")?;
+    let before = world.sandbox.counters()?;
+    let request = request_of(&world, &puppet);
+    ctx.device().prefetch(&[region.range()], request)?;
+    wait_ended(&before, PAGES)?;
+    let dropped = before.grown("prefetch_dropped")?;
+    ensure!(dropped > PAGES / 2, "only {dropped} pages dropped");
+    ensure!(host::vmstat("oom_kill")? == killed, "the OOM killer ran");
+    former.cgroup.write("memory.max", "max")?;
+    puppet.check(&region)
 }
 
 pub fn agent_waits_again(ctx: &mut Ctx) -> Result<()> {

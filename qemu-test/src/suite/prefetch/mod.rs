@@ -40,6 +40,8 @@ pub const TESTS: &[Test] = &[
     test!(calls::switched_off),
     test!(ends::too_old),
     test!(ends::full_cgroup),
+    test!(ends::payer_removed),
+    test!(ends::payer_full),
     test!(ends::agent_waits_again),
     test!(ends::detached),
     test!(ends::process_exits),
