@@ -34,6 +34,7 @@ pub const TESTS: &[Test] = &[
     test!(outcomes::holes_stay_holes),
     test!(outcomes::page_states),
     test!(outcomes::hits_and_misses),
+    test!(outcomes::tested_before_their_time),
     test!(outcomes::every_process_of_a_sandbox),
     test!(calls::hostile_arguments),
     test!(calls::foreign_processes),

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use agentzip_uapi::{PAGE_ACCESSED, PAGE_PRESENT, PAGE_SWAPPED};
+use agentzip_uapi::{self as uapi, PAGE_ACCESSED, PAGE_PRESENT, PAGE_SWAPPED};
 use anyhow::{ensure, Context, Result};
 
 use super::super::fixture::page::{Kind, Spec};
 use super::super::fixture::puppet::Region;
-use super::super::fixture::{host, page_out, write_mixed, Ctx};
+use super::super::fixture::{host, module, page_out, write_mixed, Ctx};
 use super::super::recorder;
 use super::{expect_grown, Scene};
 
@@ -212,6 +212,34 @@ pub fn hits_and_misses(ctx: &mut Ctx) -> Result<()> {
                 untouched(ctx, &scene, touched)
             )
         })?;
+    }
+    Ok(())
+}
+
+/// A wait tests all pages before their time is over: nothing of their requests stays.
+pub fn tested_before_their_time(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: u64 = 256;
+    let scene = Scene::start(ctx, PAGES as usize)?;
+    let id = scene.world.sandbox.id;
+    let objects = || module::value("stats/memory_objects");
+    let empty = objects()?;
+    for _ in 0..4 {
+        scene.page_out()?;
+        let before = scene.counters()?;
+        let mut request = scene.request();
+        request.hit_window_ms = uapi::MAX_PREFETCH_MS;
+        ctx.device().prefetch(&[scene.region.range()], request)?;
+        super::wait_ended(&before, PAGES)?;
+        ensure!(objects()? > empty, "the request takes no memory");
+        scene.puppet().touch(&scene.region.part(0, 100))?;
+        let (pid, range) = (scene.puppet().pid, scene.region.range());
+        ctx.device().page_states(id, pid, range, true)?;
+        expect_grown(
+            &before,
+            &[("prefetch_hits", 100), ("prefetch_misses", PAGES - 100)],
+        )?;
+        let left = objects()?;
+        ensure!(left == empty, "{left} bytes of objects, {empty} before");
     }
     Ok(())
 }
