@@ -46,7 +46,13 @@ impl Governor {
     /// Restores for this reason are wanted at all.
     pub(super) fn is_on(&self, trigger: Trigger) -> bool {
         let prefetch = &self.config.prefetch;
-        prefetch.mode != PrefetchMode::Off
+        let suits = match prefetch.mode {
+            PrefetchMode::Auto | PrefetchMode::Plan => true,
+            // Everything comes back when the LLM answers, and at no other time.
+            PrefetchMode::All => trigger == Trigger::FirstToken,
+            PrefetchMode::Off => false,
+        };
+        suits
             && match trigger {
                 Trigger::FirstToken => prefetch.on_first_token,
                 Trigger::Message => prefetch.on_message,

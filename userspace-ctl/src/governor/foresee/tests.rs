@@ -5,16 +5,27 @@ use std::time::Duration;
 
 use super::super::tests::Desk;
 use super::super::{Effect, Id, Input, Profile};
-use crate::config::Config;
+use crate::config::{Config, PrefetchMode};
 use crate::predict::Trigger;
 
 const MIB: u64 = 1 << 20;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A desk with a sandbox that waits and is compressed.
+/// What comes back is planned; all else has its default.
+fn planned() -> Config {
+    let mut config = Config::default();
+    config.prefetch.mode = PrefetchMode::Auto;
+    config
+}
+
+/// A desk with a sandbox that waits and is compressed; what comes back is planned, unless told otherwise.
 fn waiting(config: &str, hint: &str) -> Desk {
-    let mut desk = Desk::with(Config::parse(Path::new("a"), config).unwrap());
+    let mut config = Config::parse(Path::new("a"), config).unwrap();
+    if config.prefetch.mode == PrefetchMode::All {
+        config.prefetch.mode = PrefetchMode::Auto;
+    }
+    let mut desk = Desk::with(config);
     desk.sandbox(1, Profile::Interactive);
     desk.hint(1, hint);
     desk.done(1, 100 * MIB);
@@ -132,7 +143,7 @@ fn in_the_background_only_where_that_is_wanted() {
 
 #[test]
 fn a_job_that_runs_ends_before_pages_come_back() {
-    let mut desk = Desk::with(Config::default());
+    let mut desk = Desk::with(planned());
     desk.sandbox(1, Profile::Interactive);
     desk.hint(1, "llm-wait;expect=60000");
     let effects = desk.hint(1, "message-near");
@@ -144,7 +155,7 @@ fn a_job_that_runs_ends_before_pages_come_back() {
 #[test]
 fn a_narrow_scope_spares_short_waits() {
     let starts = |scope: f64, profile, expect: u64, used| {
-        let mut desk = Desk::with(Config::default());
+        let mut desk = Desk::with(planned());
         desk.memory(used);
         desk.sandbox(1, profile);
         desk.round(100 * MIB, 0.0);
@@ -158,7 +169,7 @@ fn a_narrow_scope_spares_short_waits() {
     assert!(!starts(0.1, Profile::Interactive, 9500, 50));
     assert!(starts(0.1, Profile::Batch, 5000, 50));
     // A wait that lasts longer than was said is none of those.
-    let mut desk = Desk::with(Config::default());
+    let mut desk = Desk::with(planned());
     desk.sandbox(1, Profile::Interactive);
     desk.on(Input::Scope(0.7));
     desk.hint(1, "llm-wait;expect=5000");
@@ -166,4 +177,22 @@ fn a_narrow_scope_spares_short_waits() {
     desk.now = timer + MS(1);
     let effects = desk.on(Input::Clock);
     assert_eq!(Desk::starts(&effects).len(), 1, "{timer:?} {effects:?}");
+}
+
+#[test]
+fn everything_comes_back_with_the_first_token_only() {
+    let mut config = planned();
+    config.prefetch.mode = PrefetchMode::All;
+    config.prefetch.background = true;
+    let desk = Desk::with(config);
+    let on = |trigger| desk.governor.is_on(trigger);
+    assert!(on(Trigger::FirstToken));
+    for trigger in [
+        Trigger::Message,
+        Trigger::ToolStart,
+        Trigger::MidWait,
+        Trigger::Background,
+    ] {
+        assert!(!on(trigger), "{trigger:?}");
+    }
 }
