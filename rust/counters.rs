@@ -79,6 +79,8 @@ pub(crate) struct Prefetch {
     pub(crate) hits: Counter,
     /// Restored pages that were not.
     pub(crate) misses: Counter,
+    /// Restored pages that have no hit test.
+    pub(crate) untested: Counter,
     /// CPU time of jobs and hit tests, ns.
     pub(crate) ns: Counter,
 }
@@ -92,6 +94,7 @@ impl Prefetch {
             dropped: Counter::new(),
             hits: Counter::new(),
             misses: Counter::new(),
+            untested: Counter::new(),
             ns: Counter::new(),
         }
     }

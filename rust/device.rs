@@ -221,7 +221,7 @@ fn dictionary_samples(state: &State, arg: &mut uapi::DictionarySamples) -> Resul
 }
 
 fn prefetch(state: &State, arg: &mut uapi::Prefetch) -> Result {
-    if arg.flags != 0 || arg.nr_ranges == 0 {
+    if arg.flags & !uapi::PREFETCH_UNTESTED != 0 || arg.nr_ranges == 0 {
         return Err(EINVAL);
     }
     if arg.nr_ranges > uapi::MAX_PREFETCH_RANGES {

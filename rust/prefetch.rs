@@ -41,6 +41,8 @@ pub(crate) struct Request {
     ranges: KVVec<Range>,
     deadline: Instant<Monotonic>,
     hit_window: Delta,
+    /// Restored pages have a hit test.
+    is_tested: bool,
     priority: u32,
 }
 
@@ -48,6 +50,11 @@ impl Request {
     /// Whether what was not begun is dropped.
     pub(crate) fn is_expired(&self) -> bool {
         (Instant::now() - self.deadline).as_nanos() >= 0
+    }
+
+    /// Whether restored pages have a hit test.
+    pub(crate) fn is_tested(&self) -> bool {
+        self.is_tested
     }
 
     /// Fills `pages` with the addresses from the cursor on, which it advances. Returns how many there
@@ -276,7 +283,7 @@ impl Queue {
         Some(Next::Job(work))
     }
 
-    /// A job is done: has a bit set for each page that it restored. With `over` the rest of the request is
+    /// A job is done: `restored` has a bit set for each page that is to have a hit test. With `over` the rest of the request is
     /// dropped: returns how many pages that were.
     pub(crate) fn done(&self, work: &Work, restored: u64, over: bool) -> u64 {
         let due = Instant::now() + work.request.hit_window;
@@ -432,6 +439,7 @@ pub(crate) fn prefetch(state: &State, arg: &mut uapi::Prefetch, ranges: KVVec<Ra
         ranges,
         deadline: Instant::now() + timeout,
         hit_window,
+        is_tested: arg.flags & uapi::PREFETCH_UNTESTED == 0,
         priority: arg.priority,
     };
     state.requests.add(request, pages)?;

@@ -121,7 +121,9 @@ fn job(state: &State, work: &Work) {
     for (i, outcome) in outcomes.iter().enumerate() {
         restored |= u64::from(*outcome == Outcome::Restored) << i;
     }
-    let dropped = state.requests.done(work, restored, over);
+    let is_tested = work.request.is_tested();
+    let tested = if is_tested { restored } else { 0 };
+    let dropped = state.requests.done(work, tested, over);
     // SAFETY: Begun above, by this thread.
     let ns = unsafe { bindings::agentzip_job_end(before) };
     let with = |wanted| outcomes.iter().filter(|o| **o == wanted).count() as u64;
@@ -129,6 +131,9 @@ fn job(state: &State, work: &Work) {
         let prefetch = &counters.prefetch;
         prefetch.ns.add(ns);
         prefetch.pages.add(with(Outcome::Restored));
+        if !is_tested {
+            prefetch.untested.add(with(Outcome::Restored));
+        }
         prefetch.present.add(with(Outcome::Present));
         prefetch.absent.add(with(Outcome::Absent));
         let not_had = with(Outcome::Left) + with(Outcome::Failed);

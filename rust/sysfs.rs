@@ -191,6 +191,7 @@ fn prefetch_value(counters: &Counters, attr: Attr) -> Option<u64> {
             attr::AGENTZIP_ATTR_prefetch_dropped => &prefetch.dropped,
             attr::AGENTZIP_ATTR_prefetch_hits => &prefetch.hits,
             attr::AGENTZIP_ATTR_prefetch_misses => &prefetch.misses,
+            attr::AGENTZIP_ATTR_prefetch_untested => &prefetch.untested,
             attr::AGENTZIP_ATTR_prefetch_ns => &prefetch.ns,
             _ => return None,
         }

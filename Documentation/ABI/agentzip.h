@@ -48,6 +48,9 @@
 #define AGENTZIP_MAX_PREFETCH_MS	600000
 #define AGENTZIP_DEFAULT_PREFETCH_MS	500
 
+/* agentzip_prefetch.flags: no hit test. */
+#define AGENTZIP_PREFETCH_UNTESTED	1
+
 /* Most pages in one AGENTZIP_PAGE_STATES. */
 #define AGENTZIP_MAX_PAGE_STATES	262144
 
@@ -256,7 +259,7 @@ struct agentzip_prefetch {
 	__u32 timeout_ms;	/* in: dropped when older; 0: AGENTZIP_DEFAULT_PREFETCH_MS */
 	__u32 hit_window_ms;	/* in: 0: AGENTZIP_DEFAULT_PREFETCH_MS */
 	__u32 priority;		/* in: greater ones go first */
-	__u32 flags;		/* in: 0 */
+	__u32 flags;		/* in: AGENTZIP_PREFETCH_UNTESTED or 0 */
 	__u64 pages;		/* out: pages queued */
 };
 

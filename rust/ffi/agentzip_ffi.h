@@ -369,6 +369,7 @@ enum agentzip_node_kind {
 	X(prefetch_dropped, 0444)		\
 	X(prefetch_hits, 0444)			\
 	X(prefetch_misses, 0444)		\
+	X(prefetch_untested, 0444)		\
 	X(prefetch_ns, 0444)			\
 	X(load_latency, 0444)			\
 	X(faults, 0444)				\

@@ -44,7 +44,7 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 	A(second_look_ns),						\
 	A(prefetch_pages), A(prefetch_present), A(prefetch_absent),	\
 	A(prefetch_dropped), A(prefetch_hits), A(prefetch_misses),	\
-	A(prefetch_ns),							\
+	A(prefetch_untested), A(prefetch_ns),				\
 	A(encode_ns), A(decode_ns), A(load_latency),			\
 	A(faults), A(faults_lost),					\
 	A(pages_fill), A(pages_ref), A(pages_delta),			\

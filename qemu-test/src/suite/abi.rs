@@ -109,6 +109,7 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
         "prefetch_dropped",
         "prefetch_hits",
         "prefetch_misses",
+        "prefetch_untested",
         "prefetch_ns",
         "faults",
         "faults_lost",

@@ -510,6 +510,10 @@ pub struct FaultsRead {
     pub lost: u64,
 }
 
+/// [`Prefetch::flags`]: what becomes of the pages is not looked at: they are neither hits nor misses, and give
+/// no records. For what nobody expects to be touched, but might be. Accessed bits are cleared all the same.
+pub const PREFETCH_UNTESTED: u32 = 1;
+
 /// Argument of `PREFETCH`: restores pages of a process ahead of need, in the background, in the order
 /// of the ranges.
 ///
@@ -535,7 +539,7 @@ pub struct Prefetch {
     pub hit_window_ms: u32,
     /// Requests with a greater one go first.
     pub priority: u32,
-    /// Must be 0.
+    /// [`PREFETCH_UNTESTED`], or 0.
     pub flags: u32,
     /// Out: pages that were queued.
     pub pages: u64,

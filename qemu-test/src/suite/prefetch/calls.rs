@@ -54,7 +54,7 @@ pub fn hostile_arguments(ctx: &mut Ctx) -> Result<()> {
         (
             "a flag",
             uapi::Prefetch {
-                flags: 1,
+                flags: 2,
                 ..request
             },
         ),

@@ -20,9 +20,12 @@ use super::runner::Test;
 
 macro_rules! test {
     ($module:ident::$f:ident) => {
+        test!($module::$f, 90)
+    };
+    ($module:ident::$f:ident, $timeout_s:literal) => {
         Test {
             name: concat!("prefetch.", stringify!($f)),
-            timeout_s: 90,
+            timeout_s: $timeout_s,
             run: $module::$f,
         }
     };
@@ -35,6 +38,7 @@ pub const TESTS: &[Test] = &[
     test!(outcomes::page_states),
     test!(outcomes::hits_and_misses),
     test!(outcomes::tested_before_their_time),
+    test!(outcomes::without_a_hit_test),
     test!(outcomes::every_process_of_a_sandbox),
     test!(calls::hostile_arguments),
     test!(calls::foreign_processes),
@@ -48,7 +52,7 @@ pub const TESTS: &[Test] = &[
     test!(ends::process_exits),
     test!(ends::module_unloaded),
     test!(races::each_page_is_decoded_once),
-    test!(races::against_changes_of_mappings),
+    test!(races::against_changes_of_mappings, 180),
 ];
 
 /// A sandbox with a process whose fresh region is swapped out.

@@ -244,6 +244,48 @@ pub fn tested_before_their_time(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
+/// What nobody expects to be touched says nothing about expectations; what was touched is seen all the same.
+pub fn without_a_hit_test(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: u64 = 256;
+    const TOUCHED: usize = 100;
+    let scene = Scene::start(ctx, PAGES as usize)?;
+    let id = scene.world.sandbox.id;
+    recorder::record(ctx, id, 1024, -1)?;
+    let empty = module::value("stats/memory_objects")?;
+    let before = scene.counters()?;
+    let mut request = scene.request();
+    request.hit_window_ms = 1;
+    request.flags = uapi::PREFETCH_UNTESTED;
+    ctx.device().prefetch(&[scene.region.range()], request)?;
+    super::wait_ended(&before, PAGES)?;
+    host::wait_until("the request is over", Duration::from_secs(5), || {
+        Ok(module::value("stats/memory_objects")? == empty)
+    })?;
+    scene.puppet().touch(&scene.region.part(0, TOUCHED))?;
+    let (pid, range) = (scene.puppet().pid, scene.region.range());
+    let states = ctx.device().page_states(id, pid, range, true)?;
+    for (page, state) in states.iter().enumerate() {
+        let accessed = state & PAGE_ACCESSED != 0;
+        ensure!(
+            state & PAGE_PRESENT != 0 && accessed == (page < TOUCHED),
+            "page {page}: {state}"
+        );
+    }
+    expect_grown(
+        &before,
+        &[
+            ("prefetch_pages", PAGES),
+            ("prefetch_untested", PAGES),
+            ("prefetch_hits", 0),
+            ("prefetch_misses", 0),
+        ],
+    )?;
+    let records = recorder::take_all(ctx, id)?;
+    let about = recorder::of(&records, &scene.region).len();
+    ensure!(about == 0, "{about} records");
+    scene.puppet().check(&scene.region)
+}
+
 pub fn every_process_of_a_sandbox(ctx: &mut Ctx) -> Result<()> {
     let mut scene = Scene::start(ctx, 64)?;
     let cgroup = scene.world.sandbox.cgroup.clone();

@@ -9,7 +9,7 @@ use anyhow::{ensure, Result};
 
 use super::super::fixture::page::{Rng, Spec};
 use super::super::fixture::puppet::Region;
-use super::super::fixture::{host, module, write_mixed, Ctx};
+use super::super::fixture::{module, write_mixed, Ctx};
 use super::super::recorder;
 use super::{wait_ended, Scene};
 
@@ -66,12 +66,8 @@ pub fn each_page_is_decoded_once(ctx: &mut Ctx) -> Result<()> {
     Ok(())
 }
 
-/// How long mappings change: the time that the environment says, in seconds, or a short one.
-fn time() -> Duration {
-    let seconds = std::env::var("AGENTZIP_STORM_SECONDS");
-    let seconds = seconds.ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(15))
-}
+/// How long mappings change.
+const STORM: Duration = Duration::from_secs(60);
 
 /// Plans of 10,000 ranges while the process unmaps, moves, discards and exits: what it has given up reads
 /// as zeros, everything else as it was.
@@ -81,7 +77,7 @@ pub fn against_changes_of_mappings(ctx: &mut Ctx) -> Result<()> {
     let cgroup = scene.world.sandbox.cgroup.clone();
     let elsewhere = Region::new(6, PAGES).addr;
     let mut rng = Rng::new(7);
-    let end = Instant::now() + host::patience(time());
+    let end = Instant::now() + STORM;
     let (mut rounds, mut asked) = (0, 0);
     let before = module::Counters::global()?;
     while Instant::now() < end {
