@@ -62,12 +62,13 @@ pub struct Prefetch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrefetchMode {
-    /// By plans if the module can carry them out, else everything.
+    /// By plans, and on `first-token` then everything else, unless memory is short. If the module cannot
+    /// carry out plans, everything.
+    #[default]
     Auto,
     /// By plans; nothing if the module cannot carry them out.
     Plan,
-    /// Everything.
-    #[default]
+    /// Everything, on `first-token`.
     All,
     /// Nothing does.
     Off,
@@ -116,7 +117,7 @@ impl<'de> Deserialize<'de> for Records {
 impl Default for Prefetch {
     fn default() -> Self {
         Prefetch {
-            mode: PrefetchMode::All,
+            mode: PrefetchMode::Auto,
             on_first_token: true,
             on_message: true,
             on_tool_start: true,

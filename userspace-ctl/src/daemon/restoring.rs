@@ -25,7 +25,7 @@ use crate::protocol::{ErrorCode, Happening, Response, Word};
 use crate::restorer::plans::Plans;
 use crate::restorer::settings::Settings;
 use crate::restorer::shown::{Board, Shown};
-use crate::restorer::{states, Order, Report, Restorer};
+use crate::restorer::{states, Depth, Order, Report, Restorer};
 use crate::socket::Token;
 use crate::worker;
 
@@ -197,7 +197,12 @@ impl Daemon {
             PrefetchMode::Auto | PrefetchMode::Plan
                 if recorded && self.restoring.restorer.is_some() =>
             {
-                self.restoring.order(Order::Restore(id, trigger));
+                let rest = mode == PrefetchMode::Auto && trigger == Trigger::FirstToken;
+                let depth = match rest && self.governor.has_room() {
+                    true => Depth::Everything,
+                    false => Depth::Plan,
+                };
+                self.restoring.order(Order::Restore(id, trigger, depth));
             }
             _ => self.restore_all(id, trigger),
         }

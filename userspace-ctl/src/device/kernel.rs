@@ -257,6 +257,7 @@ impl Device for KernelDevice {
             timeout_ms: milliseconds(haste.timeout),
             hit_window_ms: milliseconds(haste.hit_window),
             priority: haste.priority,
+            flags: u32::from(!haste.tested) * uapi::PREFETCH_UNTESTED,
             ..Default::default()
         };
         sys::restore::prefetch(self.fd()?, &mut argument, ranges)?;

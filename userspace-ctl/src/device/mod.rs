@@ -134,6 +134,8 @@ pub struct Haste {
     pub hit_window: Duration,
     /// Requests with a greater one go first.
     pub priority: u32,
+    /// What becomes of the pages is looked at, and recorded.
+    pub tested: bool,
 }
 
 impl Failure {

@@ -138,6 +138,11 @@ impl Governor {
         }
     }
 
+    /// Memory is not short: what is restored without anybody expecting it to be touched does no harm.
+    pub fn has_room(&self) -> bool {
+        !self.watermark.is_short()
+    }
+
     /// Whether there is room for one more sandbox that will need so many bytes.
     ///
     /// Yes, when memory stays below the high watermark with it. Wait, when sandboxes are held for

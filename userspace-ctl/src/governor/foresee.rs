@@ -59,7 +59,7 @@ impl Governor {
                 Trigger::ToolStart => prefetch.on_tool_start,
                 Trigger::MidWait => prefetch.before_expected_end,
                 Trigger::Background => prefetch.background,
-                Trigger::Demand => true,
+                Trigger::Demand | Trigger::Rest => true,
             }
     }
 

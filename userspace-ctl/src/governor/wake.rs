@@ -294,7 +294,7 @@ impl Governor {
 fn fits(trigger: Trigger, state: Option<State>) -> bool {
     let wanted = match trigger {
         Trigger::FirstToken => State::Resuming,
-        Trigger::ToolStart | Trigger::Demand => State::Running,
+        Trigger::ToolStart | Trigger::Demand | Trigger::Rest => State::Running,
         Trigger::Message | Trigger::MidWait | Trigger::Background => State::Compressed,
     };
     state == Some(wanted)

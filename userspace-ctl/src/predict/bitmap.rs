@@ -87,6 +87,8 @@ fn shrink(stretches: &mut Vec<Stretch>, most: usize) {
 pub(super) struct Extents {
     /// Keys: first, and the one after the last.
     ranges: Vec<(u64, u64)>,
+    /// Pages that there are; more are in the ranges where there was no room for all.
+    pages: u64,
     most: usize,
 }
 
@@ -99,16 +101,35 @@ impl Extents {
 
     /// The pages are these: ascending keys.
     pub(super) fn set(&mut self, keys: &[u64]) {
+        self.set_runs(keys.iter().map(|&key| (key, 1)));
+    }
+
+    /// The same in runs: ascending first keys, each with the number of pages.
+    pub(super) fn set_runs(&mut self, runs: impl IntoIterator<Item = (u64, u64)>) {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for &key in keys {
+        self.pages = 0;
+        for (key, pages) in runs {
+            self.pages += pages;
             match ranges.last_mut() {
-                Some(range) if range.1 == key => range.1 += 1,
-                _ => ranges.push((key, key + 1)),
+                Some(range) if range.1 == key => range.1 += pages,
+                _ => ranges.push((key, key + pages)),
             }
         }
         self.ranges = ranges;
         self.fit();
         self.ranges.shrink_to_fit();
+    }
+
+    /// The ranges: first key, and the one after the last.
+    pub(super) fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
+    }
+
+    /// All pages, by ascending keys, unless more than half of what is in the ranges does not exist.
+    pub(super) fn keys(&self) -> Option<impl Iterator<Item = u64> + '_> {
+        let ranges = self.ranges.iter();
+        self.is_exact()
+            .then(|| ranges.flat_map(|range| range.0..range.1))
     }
 
     /// A page may exist: always when nothing is known of its process.
@@ -124,6 +145,18 @@ impl Extents {
         !known(before) && !known(after)
     }
 
+    /// A page is in a range.
+    pub(super) fn holds(&self, key: u64) -> bool {
+        let next = self.ranges.partition_point(|range| range.1 <= key);
+        self.ranges.get(next).is_some_and(|range| range.0 <= key)
+    }
+
+    /// Most of what is in the ranges exists: there was room for them.
+    pub(super) fn is_exact(&self) -> bool {
+        let inside: u64 = self.ranges.iter().map(|range| range.1 - range.0).sum();
+        inside <= self.pages.saturating_mul(2)
+    }
+
     /// How many ranges there are.
     pub(super) fn len(&self) -> usize {
         self.ranges.len()
@@ -131,7 +164,7 @@ impl Extents {
 
     /// Forgets all.
     pub(super) fn clear(&mut self) {
-        self.ranges = Vec::new();
+        (self.ranges, self.pages) = (Vec::new(), 0);
     }
 
     fn fit(&mut self) {
@@ -215,8 +248,15 @@ mod tests {
             exact.set(&keys.iter().copied().collect::<Vec<_>>());
             let held: BTreeSet<u64> = (0..5000).filter(|&k| exact.may_hold(k)).collect();
             if !keys.is_empty() {
-                prop_assert_eq!(held, keys);
+                prop_assert_eq!(&held, &keys);
             }
+            prop_assert_eq!(exact.keys().into_iter().flatten().collect::<BTreeSet<_>>(), keys.clone());
+            prop_assert!(keys.iter().all(|&key| exact.holds(key)));
+            if let Some(inside) = extents.keys() {
+                let inside: BTreeSet<u64> = inside.collect();
+                prop_assert!(inside.is_superset(&keys) && inside.len() <= keys.len() * 2);
+            }
+            prop_assert!(!exact.holds(6000));
             prop_assert!(exact.may_hold(1 << super::super::place::PAGE_BITS), "another process");
         }
     }

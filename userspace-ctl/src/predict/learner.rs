@@ -5,15 +5,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::bitmap::Extents;
 use super::feedback::Figures;
+use super::mixer::When;
 use super::place::{Place, Role, Roles, Seen, What, NO_ROLE};
-use super::plan::{Basis, Plan, Predictor, Trigger};
+use super::plan::{push, Basis, Plan, Predictor, Run, Trigger};
 use super::propose::{after_faults, ahead, beginning, head, sample};
 use super::sandbox::{Phase, Sandbox, MAX_SANDBOX_ROLES};
 use super::settings::{Pools, Settings};
 use super::template::Templates;
 use super::transitions::Transitions;
-use super::turn::{ASKED, BY_TOOL, MISSED, TOUCHED, WAS_HIT};
+use super::turn::{ASKED, BY_TOOL, MISSED, TOUCHED};
 use super::weigh::{choose, mark_head, Reach};
 use crate::governor::Id;
 use crate::{ObjectName, ToolName};
@@ -151,11 +153,59 @@ impl Learner {
             keys.sort();
             keys.dedup();
         }
+        let out = sandbox.out.take();
+        if sandbox.phase == Phase::Ended {
+            // What was not out, as it is new, or another one's, would be there anyway.
+            // When it was touched, nobody knows: of several tools it may have been any.
+            let by = if sandbox.tools > 1 { 0 } else { BY_TOOL };
+            let turn = &mut sandbox.turn;
+            for &key in &accessed {
+                let was_out = out.as_ref().is_none_or(|out| out.holds(key));
+                if was_out || turn.flags(key) & ASKED != 0 {
+                    turn.add(key, TOUCHED | by);
+                }
+            }
+        }
         match all.is_empty() {
             true => sandbox.extents.clear(),
             false => sandbox.extents.set(&all),
         }
         self.learn(id, (!all.is_empty()).then_some(accessed));
+    }
+
+    /// The pages that there were when the wait began, where it is not known yet which of them are out. None
+    /// when there are too many to know them.
+    pub fn unlooked(&self, id: Id) -> Vec<Run> {
+        let sandbox = self.sandboxes.get(&id);
+        let sandbox = sandbox.filter(|sandbox| sandbox.out.is_none() && sandbox.extents.is_exact());
+        let ranges = sandbox.iter().flat_map(|sandbox| sandbox.extents.ranges());
+        let run = |&(first, end): &(u64, u64)| Run {
+            start: Place::from_key(first),
+            pages: end - first,
+        };
+        ranges.map(run).collect()
+    }
+
+    /// The pages that are out before the first plan of a wait, and again before the first one of the turn after
+    /// it: in the order of [`Self::unlooked`]. Only these are planned, and only they can be touched by the turn: others are shared
+    /// with the template, or could not be taken.
+    pub fn out(&mut self, id: Id, runs: &[Run]) {
+        let room = self.pools.extents / self.sandboxes.len().next_power_of_two() / 2;
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            let mut out = Extents::default();
+            out.limit(room);
+            out.set_runs(
+                runs.iter()
+                    .filter_map(|run| Some((run.start.key()?, run.pages))),
+            );
+            // What was restored in the wait and taken again, or not restored, may be asked for again.
+            for key in sandbox.turn.with(ASKED) {
+                if out.holds(key) {
+                    sandbox.turn.remove(key, ASKED);
+                }
+            }
+            sandbox.out = Some(out);
+        }
     }
 
     /// A turn begins: the first token is there. A message that is near is no turn yet: plan with
@@ -168,6 +218,8 @@ impl Learner {
         };
         if sandbox.phase == Phase::Waits {
             sandbox.phase = Phase::Turn;
+            // What a plan in the wait found may have changed since.
+            sandbox.out = None;
             sandbox.tool = None;
             sandbox.tools = 0;
             sandbox.sequential.clear();
@@ -221,7 +273,7 @@ impl Learner {
                     }
                 }
                 // Results of what an earlier turn asked for are no news of this one.
-                What::Hit if asked => sandbox.turn.add(key, TOUCHED | BY_TOOL | WAS_HIT),
+                What::Hit if asked => sandbox.turn.add(key, TOUCHED | BY_TOOL),
                 What::Miss if asked => sandbox.turn.add(key, MISSED),
                 What::Hit | What::Miss => {}
             }
@@ -257,9 +309,9 @@ impl Learner {
             true => after_faults(sandbox, template, &self.transitions, cap),
             false => ahead(sandbox, template, &self.transitions, &self.settings),
         };
-        let (turn, extents) = (&sandbox.turn, &sandbox.extents);
-        let mut candidates = proposals.weigh(&template.mixer, |key| {
-            turn.flags(key) & (ASKED | TOUCHED) == 0 && extents.may_hold(key)
+        let turn = &sandbox.turn;
+        let mut candidates = proposals.weigh(&template.mixer, When::of(trigger), |key| {
+            turn.flags(key) & (ASKED | TOUCHED) == 0 && sandbox.may_be_out(key)
         });
         mark_head(&mut candidates, head(sandbox, template));
         sample(sandbox, &candidates, demand);
@@ -274,6 +326,19 @@ impl Learner {
             sandbox.turn.add(candidate.key, ASKED);
         }
         plan
+    }
+
+    /// What else is out, by address, when the plans of the turn are carried out: nobody expects it to be
+    /// touched, and these pages do not count as asked for. `None`: it is not known what is out.
+    pub fn rest(&self, id: Id) -> Option<Vec<Run>> {
+        let sandbox = self.sandboxes.get(&id)?;
+        let mut runs = Vec::new();
+        for key in sandbox.out.as_ref()?.keys()? {
+            if sandbox.turn.flags(key) & (ASKED | TOUCHED) == 0 {
+                push(&mut runs, Place::from_key(key));
+            }
+        }
+        Some(runs)
     }
 
     /// A plan, or a part of one, was not carried out: its pages may be planned again in this turn.
@@ -329,11 +394,6 @@ impl Learner {
             }
             return;
         }
-        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
-            for &key in accessed.iter().flatten() {
-                sandbox.turn.add(key, TOUCHED | BY_TOOL);
-            }
-        }
         self.tool_ends(id);
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
@@ -345,7 +405,7 @@ impl Learner {
             .samples
             .sort_unstable_by_key(|sample| scatter(sample.key));
         for sample in sandbox.samples.drain(..) {
-            if let Some(touched) = came_true(sandbox.turn.flags(sample.key)) {
+            if let Some(touched) = came_true(sandbox.turn.flags(sample.key), accessed.is_some()) {
                 mixer.learn(&sample.evidence, touched);
             }
         }
@@ -437,18 +497,16 @@ fn scatter(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
-/// A page that was weighed was touched in time, or not; `None`: the restore came too late to tell, or was
-/// not carried out.
-fn came_true(flags: u8) -> Option<bool> {
-    match (
-        flags & WAS_HIT != 0,
-        flags & MISSED != 0,
-        flags & ASKED != 0,
-    ) {
-        (true, ..) => Some(true),
-        (_, true, _) => Some(false),
-        (_, _, true) => None,
-        _ => Some(flags & TOUCHED != 0),
+/// A page that was weighed was touched, or not; `None`: it was asked for, has no result, and nobody looked
+/// (`looked`) which pages were touched.
+///
+/// That it was touched goes before a miss: a page that is touched after its hit window is missed, and so
+/// is one whose access was lost between its restore and the clearing of its accessed bit.
+fn came_true(flags: u8, looked: bool) -> Option<bool> {
+    let has = |flag: u8| flags & flag != 0;
+    match has(TOUCHED) {
+        true => Some(true),
+        false => (has(MISSED) || looked || !has(ASKED)).then_some(false),
     }
 }
 

@@ -174,6 +174,57 @@ fn pages_that_do_not_exist_are_not_planned() {
 }
 
 #[test]
+fn only_what_is_out_comes_back() {
+    let (mut learner, role) = learner(Settings::default());
+    let run = |page, pages| Run {
+        start: Place { role, page },
+        pages,
+    };
+    let waits = |learner: &mut Learner| {
+        let state = |page| (Place { role, page }, PageState::Accessed);
+        learner.wait_begins(1, NOW, (0..100).map(state));
+    };
+    for _ in 0..3 {
+        turn(&mut learner, 1, role, "grep", &[10, 11, 12, 50]);
+    }
+    waits(&mut learner);
+    assert_eq!(learner.unlooked(1), [run(0, 100)]);
+    assert_eq!(learner.rest(1), None, "nobody looked");
+    // 70 is shared with somebody: it is there all the time.
+    learner.out(1, &[run(0, 70), run(71, 29)]);
+    assert_eq!(learner.unlooked(1), []);
+    let plan = learner.plan(1, Trigger::MidWait, 64);
+    assert!(pages(&plan).is_superset(&BTreeSet::from([10, 11, 12, 50])));
+    assert!(!pages(&plan).contains(&70));
+    // The end did not come, and they were taken again.
+    learner.resume(1, NOW);
+    assert!(!learner.unlooked(1).is_empty());
+    learner.out(1, &[run(0, 70), run(71, 29)]);
+    assert_eq!(
+        pages(&learner.plan(1, Trigger::FirstToken, 64)),
+        pages(&plan)
+    );
+    let rest = learner.rest(1).unwrap();
+    assert_eq!(
+        rest.iter().map(|run| run.pages).sum::<u64>(),
+        99 - plan.pages
+    );
+    // What was there anyway was not touched by the turn.
+    learner.turn_ends(1, NOW);
+    waits(&mut learner);
+    let own = &learner.sandboxes[&1].own;
+    assert!(own.share(70) == 0.0 && own.share(71) > 0.0);
+    learner.resume(1, NOW);
+    // Of a process of which nothing is out nothing comes back.
+    learner.turn_ends(1, NOW);
+    waits(&mut learner);
+    learner.resume(1, NOW);
+    learner.out(1, &[]);
+    assert_eq!(learner.plan(1, Trigger::FirstToken, 200).pages, 0);
+    assert_eq!(learner.rest(1), Some(Vec::new()));
+}
+
+#[test]
 fn knowledge_goes_out_and_in() {
     let (mut learner, role) = learner(Settings::default());
     for _ in 0..5 {

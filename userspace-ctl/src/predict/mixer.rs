@@ -10,6 +10,8 @@
 //! regression, online), so that a source that is wrong is trusted less within a turn, and the
 //! probabilities are those that came true.
 
+use super::plan::Trigger;
+
 /// What tells about pages; more than the predictors, as the working set is two.
 pub(super) const SOURCES: usize = 5;
 
@@ -27,12 +29,44 @@ pub(super) const TRANSITIONS: usize = 4;
 /// Combinations of sources.
 const COMBINATIONS: usize = 1 << SOURCES;
 
-/// Sets of weights: how long runs usually get is no straight line, so there is a set for each of four
-/// lengths of a run.
-const CONTEXTS: usize = COMBINATIONS * 4;
+/// Lengths of a run that have weights of their own: how long runs usually get is no straight line.
+const LENGTHS: usize = 4;
+
+/// Sets of weights.
+const CONTEXTS: usize = COMBINATIONS * LENGTHS * When::COUNT;
+
+/// When pages are weighed. What a tool's plan has left to choose from is what an earlier plan of the turn did
+/// not take, so the same words of the same sources are worth less then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Before the tool is known.
+    Ahead = 0,
+    /// When it starts.
+    Tool = 1,
+    /// After faults of it.
+    Faults = 2,
+}
+
+impl When {
+    const COUNT: usize = 3;
+
+    /// Of a plan that is made for this reason.
+    pub(super) fn of(trigger: Trigger) -> When {
+        match trigger {
+            Trigger::ToolStart => When::Tool,
+            Trigger::Demand => When::Faults,
+            _ => When::Ahead,
+        }
+    }
+}
 
 /// Largest log-odds.
 const MOST: f32 = 5.0;
+
+/// Least rate of learning. A turn has thousands of pages, and what is unusual about it is so for all of them:
+/// at ten times this rate the weights are those of the last turn, and after a turn that touched much plans
+/// are too long.
+const LEAST_RATE: f32 = 0.002;
 
 /// Steps of a log-odd in a [`Sample`].
 const STEPS: f32 = 24.0;
@@ -40,13 +74,15 @@ const STEPS: f32 = 24.0;
 /// Marks a source that says nothing.
 const SILENT: i8 = i8::MIN;
 
-/// What the sources said about a page: log-odds in steps.
+/// What the sources said about a page, as log-odds in steps, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Evidence([i8; SOURCES]);
+pub(super) struct Evidence([i8; SOURCES], When);
 
 impl Evidence {
     /// Nobody said anything.
-    pub(super) const NONE: Evidence = Evidence([SILENT; SOURCES]);
+    pub(super) fn none(when: When) -> Evidence {
+        Evidence([SILENT; SOURCES], when)
+    }
 
     /// A source says that the page will be touched with this probability.
     pub(super) fn set(&mut self, source: usize, probability: f32) {
@@ -68,7 +104,8 @@ impl Evidence {
             ..3.45 => 2,
             _ => 3,
         };
-        (0..SOURCES).fold(0, said) + length * COMBINATIONS
+        let set = length + self.1 as usize * LENGTHS;
+        (0..SOURCES).fold(0, said) + set * COMBINATIONS
     }
 
     fn odds(&self, source: usize) -> f32 {
@@ -130,7 +167,7 @@ impl Mixer {
         };
         // A share of the error, whatever the odds are.
         let square: f32 = (0..SOURCES).map(|s| evidence.odds(s).powi(2)).sum();
-        let rate = (0.4 / (1.0 + weights.results as f32 / 100.0)).max(0.03) / (1.0 + square);
+        let rate = (0.4 / (1.0 + weights.results as f32 / 100.0)).max(LEAST_RATE) / (1.0 + square);
         weights.results = weights.results.saturating_add(1);
         weights.bias = (weights.bias + rate * error).clamp(-8.0, 8.0);
         for source in 0..SOURCES {
@@ -147,7 +184,7 @@ mod tests {
     use super::*;
 
     fn evidence(said: &[(usize, f32)]) -> Evidence {
-        let mut evidence = Evidence::NONE;
+        let mut evidence = Evidence::none(When::Ahead);
         for &(source, probability) in said {
             evidence.set(source, probability);
         }
@@ -162,7 +199,7 @@ mod tests {
         }
         let both = mixer.mix(&evidence(&[(OWN, 0.8), (TOOL, 0.8)]));
         assert!((0.8..0.95).contains(&both), "{both}");
-        assert!(mixer.mix(&Evidence::NONE) == 0.5);
+        assert!(mixer.mix(&evidence(&[])) == 0.5);
     }
 
     #[test]
@@ -192,7 +229,7 @@ mod tests {
         ) {
             let mut mixer = Mixer::default();
             for (said, touched) in results {
-                let mut evidence = Evidence::NONE;
+                let mut evidence = Evidence::none(When::Tool);
                 for (source, p) in said.iter().enumerate() {
                     if let Some(p) = p {
                         evidence.set(source, *p);

@@ -20,6 +20,8 @@ pub enum Trigger {
     /// Pages were faulted in on demand, told by [`seen`](super::Learner::seen): what follows them?
     /// The cap should be the window, as such a plan is made often.
     Demand,
+    /// The plan of a turn is carried out: what else is there? See [`rest`](super::Learner::rest).
+    Rest,
 }
 
 /// A predictor.

@@ -41,7 +41,11 @@ pub(super) struct Sandbox {
     pub(super) own: WorkingSet,
     pub(super) next: NextTool,
     pub(super) accessed: Accessed,
+    /// The pages that there were when the wait began.
     pub(super) extents: Extents,
+    /// Those of them that were out at the last look since: before the first plan of a wait, and before that of
+    /// the turn after it.
+    pub(super) out: Option<Extents>,
     pub(super) turn: Turn,
     pub(super) sequential: Sequential,
     pub(super) recent: Recent,
@@ -68,6 +72,7 @@ impl Sandbox {
             next: NextTool::default(),
             accessed: Accessed::default(),
             extents: Extents::default(),
+            out: None,
             turn: Turn::default(),
             sequential: Sequential::default(),
             recent: Recent::default(),
@@ -86,10 +91,21 @@ impl Sandbox {
         self.own.limit((pools.own / sandboxes).min(MOST_OWN));
         self.turn.limit((pools.turns / sandboxes).min(MOST_OWN * 2));
         self.accessed.limit(pools.accessed / sandboxes);
-        self.extents.limit(pools.extents / sandboxes);
+        self.extents.limit(pools.extents / sandboxes / 2);
+        if let Some(out) = &mut self.out {
+            out.limit(pools.extents / sandboxes / 2);
+        }
         self.most_samples = pools.samples / sandboxes;
         self.samples.truncate(self.most_samples);
         self.samples.shrink_to_fit();
+    }
+
+    /// A page may be out: exactly, or as long as nobody looked, if it may exist.
+    pub(super) fn may_be_out(&self, key: u64) -> bool {
+        match &self.out {
+            Some(out) => out.holds(key),
+            None => self.extents.may_hold(key),
+        }
     }
 
     /// Bytes that grow with what it is taught.
@@ -98,6 +114,7 @@ impl Sandbox {
             + self.turn.bytes()
             + self.accessed.len() * 16
             + self.extents.len() * 16
+            + self.out.as_ref().map_or(0, Extents::len) * 16
             + self.samples.capacity() * size_of::<Sample>()
     }
 }

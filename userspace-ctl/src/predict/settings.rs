@@ -40,7 +40,7 @@ impl Default for Settings {
             memory: 64 << 20,
             half_life: 12.0,
             own_half_life: 4.0,
-            expected_hit_ratio: 0.75,
+            expected_hit_ratio: 0.8,
             least: 0.4,
             probe: 64,
         }

@@ -13,9 +13,11 @@
 //! | `role N COMMAND ORDINAL` | a process; roles are numbered from 0 |
 //! | `map ROLE PAGES...` | pages that exist, in sandboxes of any turn below |
 //! | `turn SANDBOX` | a turn of that sandbox begins: the first token |
+//! | `out ROLE PAGES...` | pages that are swapped out then |
 //! | `tool MS NAME` | a tool starts so many milliseconds later; `-`: its name is unknown |
 //! | `f MS ROLE THREAD PAGES...` | pages faulted in |
 //! | `w MS ROLE THREAD PAGES...` | the same, by a write |
+//! | `end ROLE PAGES...` | pages that had been accessed when the turn ended, new ones included |
 //! | `# ...` | a comment |
 //!
 //! `PAGES` are steps from the last page of the role in the trace (0 at first), each followed, if
@@ -65,11 +67,16 @@ pub enum Event {
 pub struct TraceTurn {
     /// The sandbox.
     pub sandbox: u32,
+    /// Pages that were swapped out when it began; empty where nobody looked.
+    pub out: Vec<Mapped>,
     /// What happened in it, in its order.
     pub events: Vec<Event>,
+    /// Pages that had been accessed when it ended: those that were faulted in, and those that were new.
+    /// Empty where nobody looked.
+    pub accessed: Vec<Mapped>,
 }
 
-/// Pages that exist.
+/// Neighbouring pages of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapped {
     /// The process.
@@ -146,14 +153,12 @@ impl Trace {
         for (number, (command, ordinal)) in self.roles.iter().enumerate() {
             writer.put(format_args!("role {number} {command} {ordinal}\n"));
         }
-        for map in &self.maps {
-            writer.put(format_args!("map {}", map.role));
-            writer.pages(map.role, map.page, map.pages);
-            writer.put(format_args!("\n"));
-        }
+        writer.runs("map", &self.maps, false);
         for turn in &self.turns {
             writer.put(format_args!("turn {}\n", turn.sandbox));
+            writer.runs("out", &turn.out, true);
             writer.events(&turn.events);
+            writer.runs("end", &turn.accessed, true);
         }
         writer.text
     }
@@ -189,6 +194,18 @@ impl Writer {
         }
         if let Some(last) = self.last.get_mut(role) {
             *last = page + pages - 1;
+        }
+    }
+
+    /// A line for each run, or one for all neighbouring runs of a role.
+    fn runs(&mut self, word: &str, runs: &[Mapped], joined: bool) {
+        for alike in runs.chunk_by(|a, b| joined && a.role == b.role) {
+            let Some(first) = alike.first() else { continue };
+            self.put(format_args!("{word} {}", first.role));
+            for run in alike {
+                self.pages(run.role, run.page, run.pages);
+            }
+            self.put(format_args!("\n"));
         }
     }
 
@@ -276,8 +293,22 @@ impl Reader {
             }
             "turn" => self.turns.push(TraceTurn {
                 sandbox: decimal(rest)?,
+                out: Vec::new(),
                 events: Vec::new(),
+                accessed: Vec::new(),
             }),
+            "out" | "end" => {
+                let role = decimal(field("role")?)?;
+                for text in fields {
+                    let (page, pages) = self.pages(role, text)?;
+                    let turn = self.turn()?;
+                    let runs = match word {
+                        "out" => &mut turn.out,
+                        _ => &mut turn.accessed,
+                    };
+                    runs.push(Mapped { role, page, pages });
+                }
+            }
             "tool" => {
                 let ms = decimal(field("time")?)?;
                 let tool = match field("name")? {
@@ -314,10 +345,13 @@ impl Reader {
         Ok(())
     }
 
-    fn events(&mut self) -> Result<&mut Vec<Event>, String> {
+    fn turn(&mut self) -> Result<&mut TraceTurn, String> {
         let turn = self.turns.last_mut();
-        turn.map(|turn| &mut turn.events)
-            .ok_or_else(|| "no turn has begun".to_owned())
+        turn.ok_or_else(|| "no turn has begun".to_owned())
+    }
+
+    fn events(&mut self) -> Result<&mut Vec<Event>, String> {
+        Ok(&mut self.turn()?.events)
     }
 
     /// First page and number of pages.
@@ -365,8 +399,8 @@ mod tests {
 
     const GOOD: &str =
         "agentzip-trace 1\nsource generated for a test\ntemplate py\nrole 0 python3 0\n\
-        role 1 grep 0\nmap 0 +1000x16\nmap 0 +10\nturn 3\nf 0 0 0 -1ex2 +5\nw 2 0 1 +1\ntool 5 pytest\n\
-        f 7 1 0 +7f31c4a52x3 -5\nturn 4\ntool 1 -\n";
+        role 1 grep 0\nmap 0 +1000x16\nmap 0 +10\nturn 3\nout 0 +2 +3x4\nf 0 0 0 -1ex2 +5\nw 2 0 1 +1\ntool 5 pytest\n\
+        f 7 1 0 +7f31c4a52x3 -5\nend 0 -1x2 +7\nend 1 +1\nturn 4\ntool 1 -\n";
 
     #[test]
     fn reads_what_it_writes() {
@@ -395,14 +429,14 @@ mod tests {
             ("map 0", "map 2", "line 6: role 2 is unknown"),
             ("turn 3", "turn", "line 8: "),
             ("turn 3", "# 3", "line 9: no turn has begun"),
-            ("f 0 0 0", "f 0 0", "line 9: \"-1ex2\" is no number"),
+            ("f 0 0 0", "f 0 0", "line 10: \"-1ex2\" is no number"),
             ("-1ex2", "-1ex0", "are no pages"),
             ("-1ex2", "-ffffff", "are no pages"),
             ("-1ex2", "1e", "are no pages"),
             ("-1ex2", "+-1", "are no pages"),
             ("-1ex2", "+1x18446744073709551615", "are no pages"),
             ("-1ex2", "+1x99999999", "more than 4194304 faults"),
-            ("pytest", "a;b", "line 11: "),
+            ("pytest", "a;b", "line 12: "),
             ("w 2", "v 2", "unknown word \"v\""),
         ] {
             assert!(GOOD.contains(from), "{from}");

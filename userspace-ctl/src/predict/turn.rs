@@ -13,10 +13,8 @@ pub(super) const MISSED: u8 = 4;
 
 /// It was touched while the tool of now ran.
 pub(super) const BY_TOOL: u8 = 8;
-/// It was restored ahead of need and touched in time.
-pub(super) const WAS_HIT: u8 = 16;
 
-const BITS: u32 = 5;
+const BITS: u32 = 4;
 
 const FLAGS: u64 = (1 << BITS) - 1;
 

@@ -39,7 +39,7 @@ pub struct Core {
     pub(super) learner: Learner,
     pub(super) sandboxes: BTreeMap<Id, Sandbox>,
     /// The module records faults and carries out plans.
-    able: bool,
+    pub(super) able: bool,
     /// Counts of all sandboxes, but for what is in the figures.
     pub(super) total: Shown,
     /// Something is to be shown anew.
@@ -77,14 +77,14 @@ impl Core {
     /// Does what it is told.
     pub fn order(&mut self, tools: Tools<'_>, order: Order) {
         match order {
-            Order::Attach(target, template) => self.attach(tools, target, &template),
+            Order::Attach(target, template) => self.attach(target, &template),
             Order::Detach(id) => {
                 self.end(id);
                 self.sandboxes.remove(&id);
                 self.learner.detach(id);
             }
             Order::Hint(id, hint) => self.hint(tools, id, &hint),
-            Order::Restore(id, trigger) => self.restore(tools, id, trigger),
+            Order::Restore(id, trigger, depth) => self.restore(tools, id, trigger, depth),
             Order::End(id) => self.end(id),
             Order::Settings(settings) => self.set(tools, *settings),
             Order::Plans(token, plans) => {
@@ -151,7 +151,14 @@ impl Core {
         if before.records != self.settings.records || before.plans != self.settings.plans {
             let ids: Vec<Id> = self.sandboxes.keys().copied().collect();
             for id in ids {
-                self.arm(tools, id);
+                // One that waits has none.
+                if self
+                    .sandboxes
+                    .get(&id)
+                    .is_some_and(|s| s.turn || s.is_armed())
+                {
+                    self.arm(tools, id);
+                }
             }
         }
     }
@@ -167,12 +174,7 @@ impl Core {
         }
     }
 
-    fn attach(
-        &mut self,
-        tools: Tools<'_>,
-        target: crate::hot::Target,
-        template: &crate::ObjectName,
-    ) {
+    fn attach(&mut self, target: crate::hot::Target, template: &crate::ObjectName) {
         let id = target.id;
         let known = self.sandboxes.get(&id);
         if known.is_none_or(|sandbox| sandbox.template != *template) {
@@ -182,20 +184,25 @@ impl Core {
             };
             self.learner.attach(id, template);
         }
-        self.arm(tools, id);
+        // An attachment begins without a ring. There is one when a turn begins.
+        if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+            (sandbox.armed, sandbox.fresh) = (0, true);
+        }
     }
 
-    /// Begins, or ends, to record.
-    fn arm(&mut self, tools: Tools<'_>, id: Id) {
-        let records = match self.settings.plans {
-            true => self.settings.records,
-            false => 0,
-        };
+    /// Records from now on, if that is wanted; a turn begins, or pages are to come back in a wait.
+    pub(super) fn arm(&mut self, tools: Tools<'_>, id: Id) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
         };
-        match sandbox.arm(tools.device, records) {
-            Ok(()) => self.able |= self.settings.plans,
+        if !self.settings.plans {
+            return sandbox.disarm(tools.device);
+        }
+        if sandbox.armed == self.settings.records {
+            return;
+        }
+        match sandbox.arm(tools.device, self.settings.records) {
+            Ok(()) => self.able = true,
             Err(error) => self.failed(id, &error),
         }
     }
@@ -204,7 +211,7 @@ impl Core {
     pub(super) fn failed(&mut self, id: Id, error: &Failure) {
         let older = error.errno() == Some(libc::ENOTTY);
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
-            sandbox.armed = false;
+            sandbox.armed = 0;
         }
         if older && std::mem::replace(&mut self.able, false) {
             warn!("the module records no faults: all that is out comes back on first-token; a newer one does better");

@@ -47,8 +47,12 @@ use crate::hot::Target;
 use crate::predict::{Change, Trigger};
 use crate::protocol::Response;
 use crate::socket::Token;
+use crate::sys::interrupt::{thread_cpu_time, thread_id};
 use crate::sysfs::Sysfs;
 use crate::{ObjectName, Paths};
+
+/// CPU time of this thread from which on it is told of: not of every wake.
+const LEAST_CHARGE: Duration = Duration::from_millis(1);
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -61,13 +65,22 @@ pub enum Order {
     Hint(Id, Hint),
     /// Pages of it are to come back, for this reason; ends with [`Report::Restored`], or
     /// [`Report::Unable`].
-    Restore(Id, Trigger),
+    Restore(Id, Trigger, Depth),
     /// End that at once.
     End(Id),
     /// The settings are others now.
     Settings(Box<Settings>),
     /// What was learned is asked for, or given. Ends with [`Report::Answer`].
     Plans(Token, Plans),
+}
+
+/// How much is to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// What is expected to be touched.
+    Plan,
+    /// That first, then what else there is, as far as there is time.
+    Everything,
 }
 
 /// What came of it.
@@ -79,7 +92,7 @@ pub enum Report {
     Unable(Id, Trigger),
     /// What was accessed is known: its pages may be taken out.
     Looked(Id),
-    /// The restore workers took so much CPU time.
+    /// The restore workers, or this thread, took so much CPU time.
     Spent(Duration),
     /// How far compression may go.
     Scope(f64),
@@ -126,6 +139,7 @@ impl Restorer {
             back,
             bell: bell.clone(),
             board: board.clone(),
+            charged: Duration::ZERO,
         };
         let thread = std::thread::Builder::new()
             .name("restorer".to_owned())
@@ -197,6 +211,8 @@ struct Thread {
     back: Sender<Report>,
     bell: Arc<OwnedFd>,
     board: Arc<Mutex<Board>>,
+    /// CPU time of this thread that was told of.
+    charged: Duration,
 }
 
 impl Thread {
@@ -226,7 +242,18 @@ impl Thread {
         core.keep_time(tools);
         send(core.reports(), &self.back, &self.bell);
         core.show(&mut self.board.lock().unwrap_or_else(PoisonError::into_inner));
+        self.charge();
         true
+    }
+
+    /// What was learned and planned costs CPU time like what is restored.
+    fn charge(&mut self) {
+        let now = thread_cpu_time(thread_id()).unwrap_or(self.charged);
+        let spent = now.saturating_sub(self.charged);
+        if spent >= LEAST_CHARGE {
+            self.charged = now;
+            send(vec![Report::Spent(spent)], &self.back, &self.bell);
+        }
     }
 
     /// Waits for orders, rings and the clock; returns whose ring is half full.

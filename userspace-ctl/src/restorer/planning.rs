@@ -8,26 +8,33 @@ use tracing::debug;
 
 use super::core::{Core, Tools};
 use super::progress::{Progress, Standing, Times};
-use super::Report;
+use super::sandbox::Sandbox;
+use super::{states, Depth, Report};
 use crate::governor::Id;
 use crate::predict::{Basis, Plan, Trigger, MAX_WINDOW, PLAN_FACTOR};
 
 impl Core {
     /// Pages of a sandbox are to come back.
-    pub(super) fn restore(&mut self, tools: Tools<'_>, id: Id, trigger: Trigger) {
+    pub(super) fn restore(&mut self, tools: Tools<'_>, id: Id, trigger: Trigger, depth: Depth) {
         let now = (tools.clock)();
-        let able = self.settings.plans && self.sandboxes.get(&id).is_some_and(|s| s.armed);
-        if !able {
+        // In a wait nothing is recorded, but what becomes of restored pages is.
+        self.arm(tools, id);
+        if !self.sandboxes.get(&id).is_some_and(Sandbox::is_armed) {
             return self.reports.push(Report::Unable(id, trigger));
         }
         let basis = self.plan(tools, id, trigger, now);
+        let known = basis.is_some_and(|basis| basis != Basis::Nothing);
+        if depth == Depth::Everything && known && !self.restore_rest(tools, id, now) {
+            // The plan goes on, and everything comes back otherwise.
+            return self.reports.push(Report::Unable(id, trigger));
+        }
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
         };
         match (&mut sandbox.progress, basis) {
-            (Some(_), _) => sandbox.governed = true,
+            (Some(progress), _) if !progress.is_planned_done() => sandbox.governed = true,
             (None, Some(Basis::Nothing)) => self.reports.push(Report::Unable(id, trigger)),
-            (None, _) => self.reports.push(Report::Restored(id)),
+            _ => self.reports.push(Report::Restored(id)),
         }
     }
 
@@ -57,6 +64,7 @@ impl Core {
                 .table
                 .look(tools.processes, &sandbox.target, &mut self.learner);
         }
+        self.look_what_is_out(tools, id);
         let plan = self.learner.plan(id, trigger, cap);
         let basis = plan.basis;
         debug!(
@@ -72,11 +80,51 @@ impl Core {
             let sandbox = self.sandboxes.get_mut(&id)?;
             match &mut sandbox.progress {
                 Some(progress) => progress.add(plan, trigger, now),
-                None => sandbox.progress = Some(Progress::new(plan, trigger, window, now)),
+                None => {
+                    let mut progress = Progress::new(window, now);
+                    progress.append(plan.runs, trigger);
+                    sandbox.progress = Some(progress);
+                }
             }
             self.go_on(tools, id, now);
         }
         Some(basis)
+    }
+
+    /// Before the first pages come back in a wait, and in the turn after it.
+    fn look_what_is_out(&mut self, tools: Tools<'_>, id: Id) {
+        let unlooked = self.learner.unlooked(id);
+        let Some(sandbox) = self.sandboxes.get(&id).filter(|_| !unlooked.is_empty()) else {
+            return;
+        };
+        let begun = (tools.clock)();
+        let patience = states::patience(self.settings.scale);
+        let over = || (tools.clock)().saturating_sub(begun) > patience;
+        match states::out(tools.device, id, &sandbox.table, &unlooked, &over) {
+            Ok(None) => {}
+            Ok(Some(out)) => {
+                if let Some(traces) = &mut self.traces {
+                    traces.out(id, &sandbox.template, &self.learner, &out);
+                }
+                self.learner.out(id, &out);
+            }
+            Err(error) => debug!(id, "{error}"),
+        }
+    }
+
+    /// After the plan comes what else there is. False: that is not known.
+    fn restore_rest(&mut self, tools: Tools<'_>, id: Id, now: Duration) -> bool {
+        let Some(runs) = self.learner.rest(id) else {
+            return false;
+        };
+        let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|_| !runs.is_empty()) else {
+            return true;
+        };
+        let progress = &mut sandbox.progress;
+        let progress = progress.get_or_insert_with(|| Progress::new(MAX_WINDOW, now));
+        progress.append(runs, Trigger::Rest);
+        self.go_on(tools, id, now);
+        true
     }
 
     pub(super) fn count(&mut self, id: Id, plan: &Plan) {
@@ -100,15 +148,21 @@ impl Core {
         let Some(progress) = &mut sandbox.progress else {
             return;
         };
-        let before = progress.queued;
+        let before = (progress.queued, progress.queued_rest);
         let times = Times {
             gap: sandbox.gap,
             ..self.settings.times
         };
         let standing = progress.go_on(tools.device, id, &sandbox.table, &times, now);
-        let queued = progress.queued - before;
-        sandbox.shown.queued_pages += queued;
-        self.total.queued_pages += queued;
+        let (queued, rest) = (progress.queued, progress.queued_rest);
+        for shown in [&mut sandbox.shown, &mut self.total] {
+            shown.queued_pages += queued - before.0;
+            shown.rest_pages += rest - before.1;
+        }
+        // Others may begin: what else there is does not keep their plans waiting.
+        if progress.is_planned_done() && std::mem::replace(&mut sandbox.governed, false) {
+            self.reports.push(Report::Restored(id));
+        }
         match standing {
             Ok(Standing::Going) => {}
             Ok(Standing::Done | Standing::Late) => self.end(id),
@@ -128,7 +182,7 @@ impl Core {
             return;
         };
         (self.changed, sandbox.changed) = (true, true);
-        let rest: Vec<_> = progress.rest().collect();
+        let rest: Vec<_> = progress.left().collect();
         sandbox.shown.dropped_pages += rest.len() as u64;
         self.total.dropped_pages += rest.len() as u64;
         self.learner.dropped(id, rest);

@@ -18,6 +18,9 @@ use crate::PAGE_SIZE;
 
 /// Windows that are asked for at once: as many as there are workers.
 const BATCH: usize = 8;
+/// Pages of a window of what nobody expects to be touched. One of them is a batch: the plans of others find
+/// room in the module's queue.
+const REST_WINDOW: u64 = 512;
 /// Batches that are asked for before the first of them is there.
 const AHEAD: usize = 2;
 
@@ -30,10 +33,12 @@ pub struct Progress {
     window: u64,
     /// Windows that were asked for.
     asked: u32,
-    /// The last page of each batch that may not be there yet.
-    pending: VecDeque<(i32, u64)>,
-    /// Pages that the module has queued.
+    /// The last page of each batch that may not be there yet, and when it was asked for.
+    pending: VecDeque<(i32, u64, Duration)>,
+    /// Pages of plans that the module has queued.
     pub queued: u64,
+    /// The same of what nobody expects to be touched.
+    pub queued_rest: u64,
     /// When it is looked at next.
     pub next: Duration,
 }
@@ -57,7 +62,7 @@ impl Times {
     /// How long before the tool pages come back that are restored for this reason.
     fn ahead(&self, trigger: Trigger) -> Duration {
         match trigger {
-            Trigger::ToolStart | Trigger::Demand => Duration::ZERO,
+            Trigger::ToolStart | Trigger::Demand | Trigger::Rest => Duration::ZERO,
             Trigger::FirstToken => self.gap,
             Trigger::Message | Trigger::MidWait | Trigger::Background => {
                 self.lead.saturating_add(self.gap)
@@ -78,34 +83,48 @@ pub enum Standing {
 }
 
 impl Progress {
-    /// A plan, in windows of so many pages.
-    pub fn new(plan: Plan, trigger: Trigger, window: u32, now: Duration) -> Progress {
+    /// Nothing yet, in windows of so many pages.
+    pub fn new(window: u32, now: Duration) -> Progress {
         Progress {
             began: now,
-            runs: plan.runs.into_iter().map(|run| (run, trigger)).collect(),
+            runs: VecDeque::new(),
             window: u64::from(window.max(1)),
             asked: 0,
             pending: VecDeque::new(),
             queued: 0,
+            queued_rest: 0,
             next: now,
         }
+    }
+
+    /// Adds pages at the end.
+    pub fn append(&mut self, runs: Vec<Run>, trigger: Trigger) {
+        self.runs.extend(runs.into_iter().map(|run| (run, trigger)));
     }
 
     /// Adds what another plan has, at the front: more is known by now. What follows faults comes again and
     /// again, and does not prolong the rest.
     pub fn add(&mut self, plan: Plan, trigger: Trigger, now: Duration) {
+        if trigger != Trigger::Demand || self.is_planned_done() {
+            self.began = now;
+        }
+        // What is less urgent does not hold it up.
+        self.pending.clear();
         for run in plan.runs.into_iter().rev() {
             self.runs.push_front((run, trigger));
-        }
-        if trigger != Trigger::Demand {
-            self.began = now;
         }
         self.next = now;
     }
 
-    /// Pages that have not been asked for.
-    pub fn rest(&self) -> impl Iterator<Item = Place> + '_ {
-        self.runs.iter().flat_map(|(run, _)| {
+    /// All of the plans was asked for.
+    pub fn is_planned_done(&self) -> bool {
+        self.left().next().is_none()
+    }
+
+    /// Pages of plans that have not been asked for.
+    pub fn left(&self) -> impl Iterator<Item = Place> + '_ {
+        let planned = self.runs.iter().filter(|(_, why)| *why != Trigger::Rest);
+        planned.flat_map(|(run, _)| {
             let role = run.start.role;
             (run.start.page..run.start.page + run.pages).map(move |page| Place { role, page })
         })
@@ -125,15 +144,18 @@ impl Progress {
         now: Duration,
     ) -> Result<Standing, Failure> {
         let age = now.saturating_sub(self.began);
-        let Some(left) = times
-            .timeout
-            .checked_sub(age)
-            .filter(|left| !left.is_zero())
-        else {
-            return Ok(Standing::Late);
+        let left = match self.is_planned_done() {
+            // The rest has time until the turn ends, and each of its requests as much as a plan.
+            true => times.timeout,
+            false => times.timeout.saturating_sub(age),
         };
-        while let Some((pid, page)) = self.pending.front().copied() {
-            if is_out(device, id, pid, page)? {
+        if left.is_zero() {
+            return Ok(Standing::Late);
+        }
+        while let Some((pid, page, asked)) = self.pending.front().copied() {
+            // What is too old was dropped.
+            let is_old = now.saturating_sub(asked) > times.timeout;
+            if !is_old && is_out(device, id, pid, page)? {
                 break;
             }
             self.pending.pop_front();
@@ -141,14 +163,18 @@ impl Progress {
         while self.pending.len() < AHEAD && !self.runs.is_empty() {
             let mut last = None;
             let mut full = false;
-            for _ in 0..BATCH {
+            for number in 0..BATCH {
                 let Some((_, trigger)) = self.runs.front().copied() else {
                     break;
                 };
+                if trigger == Trigger::Rest && number > 0 {
+                    break;
+                }
                 let haste = Haste {
                     timeout: left,
                     hit_window: times.hit_window.saturating_add(times.ahead(trigger)),
                     priority: priority(trigger, self.asked),
+                    tested: trigger != Trigger::Rest,
                 };
                 for (pid, role, ranges) in self.window(table, trigger) {
                     match self.ask(device, id, table, pid, &ranges, haste) {
@@ -165,7 +191,8 @@ impl Progress {
                 }
                 self.asked += 1;
             }
-            self.pending.extend(last);
+            self.pending
+                .extend(last.map(|(pid, page)| (pid, page, now)));
             if full {
                 // The module has as many requests as it takes: in a moment it has fewer.
                 break;
@@ -181,7 +208,11 @@ impl Progress {
     /// The next window of what is wanted for one reason, by process. What has no process any more is passed over.
     fn window(&mut self, table: &Table, trigger: Trigger) -> Vec<(i32, Role, Vec<Range>)> {
         let mut window: Vec<(i32, Role, Vec<Range>)> = Vec::new();
-        let mut room = self.window;
+        let mut room = match trigger {
+            // Nothing depends on its order.
+            Trigger::Rest => REST_WINDOW,
+            _ => self.window,
+        };
         while let Some((run, _)) = self
             .runs
             .front_mut()
@@ -239,7 +270,10 @@ impl Progress {
         match device.prefetch(id, pid, ranges, haste) {
             Ok(0) => Ok(None),
             Ok(pages) => {
-                self.queued += pages;
+                match haste.tested {
+                    true => self.queued += pages,
+                    false => self.queued_rest += pages,
+                }
                 Ok(ranges.last().map(|last| (pid, last.end - PAGE_SIZE)))
             }
             Err(error) if error.errno() == Some(libc::EAGAIN) => Err(error),
@@ -272,9 +306,10 @@ fn is_out(device: &dyn Device, id: Id, pid: i32, page: u64) -> Result<bool, Fail
 fn priority(trigger: Trigger, window: u32) -> u32 {
     const EACH: u32 = 1 << 16;
     let class = match trigger {
-        Trigger::Demand => 5,
-        Trigger::ToolStart => 4,
-        Trigger::FirstToken => 3,
+        Trigger::Demand => 6,
+        Trigger::ToolStart => 5,
+        Trigger::FirstToken => 4,
+        Trigger::Rest => 3,
         Trigger::Message => 2,
         Trigger::MidWait => 1,
         Trigger::Background => 0,

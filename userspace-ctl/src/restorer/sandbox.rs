@@ -34,8 +34,10 @@ pub struct Sandbox {
     /// What it was cloned from.
     pub template: ObjectName,
     bell: OwnedFd,
-    /// Its faults are recorded.
-    pub armed: bool,
+    /// Records of its ring; 0: its faults are not recorded.
+    pub armed: u32,
+    /// It was attached, and has had no ring of ours since.
+    pub fresh: bool,
     /// Its processes.
     pub table: Table,
     /// A turn runs.
@@ -44,7 +46,7 @@ pub struct Sandbox {
     pub progress: Option<Progress>,
     /// Something of it is to be shown anew.
     pub changed: bool,
-    /// The governor waits for the end of that.
+    /// The governor waits for the end of its plans.
     pub governed: bool,
     /// When the ring is read next, while the sandbox runs.
     pub next_read: Option<Duration>,
@@ -82,7 +84,8 @@ impl Sandbox {
             target,
             template,
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            armed: false,
+            armed: 0,
+            fresh: true,
             table: Table::default(),
             turn: true,
             progress: None,
@@ -111,24 +114,43 @@ impl Sandbox {
         &self.bell
     }
 
-    /// Begins to record, and throws away what a daemon before us has left. 0: ends it.
+    /// Begins to record, or changes the size of the ring. The first time it throws away what a daemon before us
+    /// has left.
+    ///
+    /// # Errors
+    ///
+    /// When the module does not record, or not this sandbox.
     pub fn arm(&mut self, device: &dyn Device, records: u32) -> Result<(), Failure> {
         let id = self.target.id;
-        let ours = std::mem::take(&mut self.armed);
-        device.sandbox_record(id, records, (records > 0).then(|| self.bell.as_fd()))?;
-        if records == 0 {
-            return Ok(());
-        }
-        let mut room = vec![FaultRecord::default(); BATCH];
-        for _ in 0..if ours { 0 } else { BATCHES } {
-            let taken = device.faults_read(id, &mut room)?;
-            self.lost = Some(taken.lost);
-            if taken.records < room.len() {
-                break;
+        self.armed = 0;
+        device.sandbox_record(id, records, Some(self.bell.as_fd()))?;
+        if std::mem::replace(&mut self.fresh, false) {
+            let mut room = vec![FaultRecord::default(); BATCH];
+            for _ in 0..BATCHES {
+                let taken = device.faults_read(id, &mut room)?;
+                self.lost = Some(taken.lost);
+                if taken.records < room.len() {
+                    break;
+                }
             }
         }
-        self.armed = true;
+        self.armed = records;
         Ok(())
+    }
+
+    /// Ends the recording, and gives the ring back.
+    pub fn disarm(&mut self, device: &dyn Device) {
+        if std::mem::take(&mut self.armed) > 0 {
+            if let Err(error) = device.sandbox_record(self.target.id, 0, None) {
+                // It is not attached any more: then there is no ring.
+                tracing::debug!(id = self.target.id, "{error}");
+            }
+        }
+    }
+
+    /// Its faults are recorded.
+    pub fn is_armed(&self) -> bool {
+        self.armed > 0
     }
 
     /// The signal was seen.
@@ -175,7 +197,7 @@ impl Sandbox {
 
     /// Its ring is read soon, and then at growing pauses.
     pub fn read_soon(&mut self, now: Duration, scale: f64) {
-        if self.armed {
+        if self.is_armed() {
             self.pause = SOON.mul_f64(scale.max(1.0));
             self.next_read = Some(now.saturating_add(self.pause));
         }
@@ -238,7 +260,11 @@ impl Core {
     pub(super) fn read(&mut self, tools: Tools<'_>, id: Id, _now: Duration) -> u32 {
         let mut demand = 0;
         for _ in 0..BATCHES {
-            let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|sandbox| sandbox.armed) else {
+            let Some(sandbox) = self
+                .sandboxes
+                .get_mut(&id)
+                .filter(|sandbox| sandbox.is_armed())
+            else {
                 break;
             };
             let mut room = vec![FaultRecord::default(); BATCH];
@@ -246,7 +272,7 @@ impl Core {
                 Ok(taken) => taken,
                 Err(error) => {
                     tracing::debug!(id, "{error}");
-                    sandbox.armed = false;
+                    sandbox.armed = 0;
                     break;
                 }
             };

@@ -36,6 +36,8 @@ pub struct Shown {
     pub planned_pages: u64,
     /// Those of them that the module took into its queue.
     pub queued_pages: u64,
+    /// Pages that nobody expected to be touched, restored after a plan as there was room and time.
+    pub rest_pages: u64,
     /// Pages that were dropped, as it took too long or the sandbox began to wait.
     pub dropped_pages: u64,
     /// Plans that had more pages than they may.

@@ -9,9 +9,11 @@ use agentzip_uapi::{Range, PAGE_ACCESSED, PAGE_PRESENT, PAGE_SWAPPED};
 use super::table::Table;
 use crate::device::{Device, Failure};
 use crate::governor::Id;
-use crate::predict::{PageState, Place};
+use crate::predict::{PageState, Place, Run};
 use crate::PAGE_SIZE;
 
+/// Pages between two runs that are asked about with them: the call costs more.
+const GAP: u64 = 512;
 /// Pages that are asked about at once: 128 MiB.
 const STEP: u64 = (1 << 15) * PAGE_SIZE;
 
@@ -51,14 +53,19 @@ pub fn read(
     let mut states = States::default();
     for (pid, role, subject) in table.held() {
         // One that ended has no pages.
-        for mapping in subject.private().unwrap_or_default() {
-            let mut start = mapping.start;
-            while start < mapping.end {
+        let mappings = subject.private().unwrap_or_default();
+        let near = |a: &Range, b: &Range| b.start.saturating_sub(a.end) <= GAP * PAGE_SIZE;
+        for near in mappings.chunk_by(near) {
+            let (Some(first), Some(last)) = (near.first(), near.last()) else {
+                continue;
+            };
+            let mut start = first.start;
+            while start < last.end {
                 if over() {
                     states.cut = true;
                     return Ok(states);
                 }
-                let end = mapping.end.min(start.saturating_add(STEP));
+                let end = last.end.min(start.saturating_add(STEP));
                 match device.page_states(id, pid, Range { start, end }, true) {
                     Ok(found) => {
                         let first = start / PAGE_SIZE;
@@ -77,6 +84,64 @@ pub fn read(
         }
     }
     Ok(states)
+}
+
+/// Which of the pages of the processes that are held are swapped out, in the order of `pages`; `None` when
+/// `over` said that the time was.
+///
+/// # Errors
+///
+/// When the module knows no such command, or the sandbox not.
+pub fn out(
+    device: &dyn Device,
+    id: Id,
+    table: &Table,
+    pages: &[Run],
+    over: &dyn Fn() -> bool,
+) -> Result<Option<Vec<Run>>, Failure> {
+    let mut out = Vec::new();
+    let near = |a: &Run, b: &Run| {
+        let gap = b.start.page.saturating_sub(a.start.page + a.pages);
+        a.role() == b.role() && gap <= GAP
+    };
+    for runs in pages.chunk_by(near) {
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+            continue;
+        };
+        let role = first.role();
+        let Some(pid) = table.process(role) else {
+            continue;
+        };
+        let (mut page, end) = (first.start.page, last.start.page + last.pages);
+        while page < end {
+            if over() {
+                return Ok(None);
+            }
+            let next = end.min(page + STEP / PAGE_SIZE);
+            let range = Range {
+                start: page * PAGE_SIZE,
+                end: next * PAGE_SIZE,
+            };
+            match device.page_states(id, pid, range, false) {
+                Ok(found) => {
+                    let mut first = page;
+                    for alike in found.chunk_by(|a, b| (a ^ b) & PAGE_SWAPPED == 0) {
+                        let pages = alike.len() as u64;
+                        if alike.first().is_some_and(|state| state & PAGE_SWAPPED != 0) {
+                            let start = Place { role, page: first };
+                            out.push(Run { start, pages });
+                        }
+                        first += pages;
+                    }
+                }
+                Err(error) if is_unknown(&error) => return Err(error),
+                // Of this process there is no more to learn.
+                Err(_) => break,
+            }
+            page = next;
+        }
+    }
+    Ok(Some(out))
 }
 
 /// Has the hit tests of a sandbox made that are still to come, without a look at its pages.

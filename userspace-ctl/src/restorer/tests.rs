@@ -8,7 +8,7 @@ use super::core::{Core, Tools};
 use super::fake::Module;
 use super::settings::Settings;
 use super::shown::Board;
-use super::{Order, Report};
+use super::{Depth, Order, Report};
 use crate::config::{Config, PrefetchMode};
 use crate::hot::fake::Fake;
 use crate::predict::{Cause, Change, Trigger};
@@ -96,10 +96,10 @@ impl Desk {
         self.module.take_out(pid);
         self.pass(MS(2000));
         self.hint(id, "first-token");
-        self.order(Order::Restore(id, Trigger::FirstToken));
+        self.order(Order::Restore(id, Trigger::FirstToken, Depth::Plan));
         self.pass(MS(100));
         self.hint(id, &format!("tool-start;tool={tool}"));
-        self.order(Order::Restore(id, Trigger::ToolStart));
+        self.order(Order::Restore(id, Trigger::ToolStart, Depth::Plan));
         self.pass(MS(20));
         let there = pages
             .iter()
@@ -133,6 +133,7 @@ fn what_a_tool_touched_is_there_before_the_next_one_asks() {
     for _ in 0..3 {
         desk.turn(1, 10, "pytest", &wanted);
     }
+    assert!(desk.module.rings.borrow().is_empty(), "given back");
     let there = desk.turn(1, 10, "pytest", &wanted);
     assert!(there >= 240, "{there} of 300");
     let board = desk.board();
@@ -146,6 +147,54 @@ fn what_a_tool_touched_is_there_before_the_next_one_asks() {
     assert!(asked.iter().all(|(pid, _)| *pid == 10));
 }
 
+/// With everything, what nobody expects comes after the plan, once, and without hit tests.
+#[test]
+fn what_else_there_is_comes_after_the_plan() {
+    let mut desk = Desk::new("");
+    let wanted = pages(100, 300);
+    desk.hint(1, "llm-wait");
+    for _ in 0..3 {
+        desk.turn(1, 10, "pytest", &wanted);
+    }
+    desk.module.take_out(10);
+    desk.pass(MS(2000));
+    desk.module.asked.take();
+    desk.hint(1, "first-token");
+    let mut reports = desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Everything));
+    reports.extend(desk.pass(MS(100)));
+    assert!(reports.contains(&Report::Restored(1)), "{reports:?}");
+    let asked = desk.module.asked.take();
+    assert!(asked.is_sorted_by_key(|asked| std::cmp::Reverse(asked.haste.priority)));
+    let of = |tested: bool| {
+        let alike = asked.iter().filter(|asked| asked.haste.tested == tested);
+        let mut pages: Vec<u64> = alike.flat_map(|asked| asked.pages.clone()).collect();
+        pages.sort_unstable();
+        pages
+    };
+    let (planned, rest) = (of(true), of(false));
+    assert!((250..400).contains(&planned.len()), "{}", planned.len());
+    let mut all = [planned.clone(), rest].concat();
+    all.sort_unstable();
+    assert_eq!(all, pages(0, 2000), "each once");
+    let board = desk.board();
+    assert_eq!(board.total.rest_pages, 2000 - planned.len() as u64);
+    assert_eq!(board.total.dropped_pages, 0);
+    // A wait ends it.
+    desk.module.take_out(10);
+    desk.module.prompt.set(false);
+    desk.hint(1, "llm-wait");
+    desk.pass(MS(2000));
+    desk.hint(1, "first-token");
+    let reports = desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Everything));
+    assert_eq!(reports, [Report::Restored(1)], "others' plans do not wait");
+    let rest: usize = desk.module.asked_pages().len();
+    assert!(rest < 2000, "there is more to come: {rest}");
+    desk.hint(1, "llm-wait");
+    desk.module.prompt.set(true);
+    desk.pass(MS(400));
+    assert_eq!(desk.module.asked.take(), []);
+}
+
 #[test]
 fn requests_carry_the_times_of_the_machine_and_the_best_go_first() {
     let mut desk = Desk::new("time_scale = 10.0\n[prefetch]\nhit_window = \"300ms\"\n");
@@ -156,7 +205,10 @@ fn requests_carry_the_times_of_the_machine_and_the_best_go_first() {
     desk.module.take_out(10);
     desk.module.prompt.set(false);
     desk.hint(1, "first-token");
-    assert_eq!(desk.order(Order::Restore(1, Trigger::FirstToken)), []);
+    assert_eq!(
+        desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan)),
+        []
+    );
     let asked = desk.module.asked.take();
     assert!(asked.len() >= 2, "{asked:?}");
     assert_eq!(asked[0].haste.hit_window, MS(3000));
@@ -187,7 +239,7 @@ fn hits_of_short_turns_are_counted() {
         for _ in 0..5 {
             desk.module.take_out(10);
             desk.hint(1, "first-token");
-            desk.order(Order::Restore(1, Trigger::FirstToken));
+            desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan));
             desk.hint(1, "tool-start;tool=ls");
             for page in 100..400 {
                 desk.module.touch(1, 10, page);
@@ -216,7 +268,7 @@ fn the_hit_window_begins_when_the_tool_does() {
     for turn in 0..4 {
         desk.module.take_out(10);
         desk.hint(1, "first-token");
-        desk.order(Order::Restore(1, Trigger::FirstToken));
+        desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan));
         let known = if turn == 0 { MS(0) } else { MS(3000) };
         for window in windows(&mut desk) {
             assert_eq!(window, MS(500) + known);
@@ -227,12 +279,12 @@ fn the_hit_window_begins_when_the_tool_does() {
             desk.module.touch(1, 10, page);
         }
         desk.module.take_out(10);
-        desk.order(Order::Restore(1, Trigger::ToolStart));
+        desk.order(Order::Restore(1, Trigger::ToolStart, Depth::Plan));
         assert!(windows(&mut desk).iter().all(|window| *window == MS(500)));
         desk.hint(1, "llm-wait");
     }
     desk.module.take_out(10);
-    desk.order(Order::Restore(1, Trigger::Message));
+    desk.order(Order::Restore(1, Trigger::Message, Depth::Plan));
     let last = windows(&mut desk);
     assert!(
         !last.is_empty() && last.iter().all(|window| *window == MS(4500)),
@@ -250,7 +302,7 @@ fn what_the_module_has_no_room_for_is_asked_for_again() {
     desk.module.take_out(10);
     desk.module.room.set(Some(3));
     desk.hint(1, "first-token");
-    desk.order(Order::Restore(1, Trigger::FirstToken));
+    desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan));
     assert_eq!(desk.module.asked.borrow().len(), 3);
     desk.pass(MS(10));
     desk.module.room.set(None);
@@ -270,7 +322,10 @@ fn a_plan_ends_with_the_turn_or_the_sandbox() {
         desk.module.take_out(10);
         desk.module.prompt.set(false);
         desk.hint(1, "first-token");
-        assert_eq!(desk.order(Order::Restore(1, Trigger::FirstToken)), []);
+        assert_eq!(
+            desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan)),
+            []
+        );
         let reports = match end {
             "detach" => desk.order(Order::Detach(1)),
             hint => desk.hint(1, hint),
@@ -287,23 +342,25 @@ fn a_plan_ends_with_the_turn_or_the_sandbox() {
 #[test]
 fn an_older_module_and_a_sandbox_that_is_not_known() {
     let mut desk = Desk::new("");
-    let reports = desk.order(Order::Restore(9, Trigger::FirstToken));
+    let reports = desk.order(Order::Restore(9, Trigger::FirstToken, Depth::Plan));
     assert_eq!(reports, [Report::Unable(9, Trigger::FirstToken)]);
     // Nothing was learned, and nothing looked at: there is no plan.
     desk.hint(1, "first-token");
-    let reports = desk.order(Order::Restore(1, Trigger::FirstToken));
+    let reports = desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan));
     assert_eq!(reports, [Report::Unable(1, Trigger::FirstToken)]);
     // A job that waits for the look is not forgotten.
     assert_eq!(desk.hint(9, "llm-wait"), [Report::Looked(9)]);
     desk.module.errno.set(libc::ENOTTY);
     desk.attach(2);
+    desk.hint(2, "first-token");
     assert!(!desk.board().able);
     assert_eq!(desk.hint(2, "llm-wait"), [Report::Looked(2)]);
-    let reports = desk.order(Order::Restore(2, Trigger::FirstToken));
+    let reports = desk.order(Order::Restore(2, Trigger::FirstToken, Depth::Plan));
     assert_eq!(reports, [Report::Unable(2, Trigger::FirstToken)]);
     // A newer one was loaded.
     desk.module.errno.set(0);
     desk.attach(2);
+    desk.hint(2, "first-token");
     assert!(desk.board().able);
 }
 
@@ -327,7 +384,7 @@ fn what_a_daemon_before_us_left_in_the_ring_teaches_nothing() {
     // Without plans, no rings.
     let config = Config::parse(std::path::Path::new("a"), "[prefetch]\nmode = \"off\"\n").unwrap();
     desk.order(Order::Settings(Box::new(Settings::from(&config))));
-    assert_eq!(desk.module.armed.borrow().last(), Some(&(2, 0)));
+    assert_eq!(desk.module.armed.borrow().last(), Some(&(1, 0)));
     assert!(desk.module.rings.borrow().is_empty());
 }
 
@@ -349,7 +406,7 @@ fn processes_that_end_or_change_are_passed_over() {
     // It ends after the plan was made: nothing is asked for any more under its number.
     desk.hint(1, "first-token");
     desk.processes.vanish(11);
-    desk.order(Order::Restore(1, Trigger::FirstToken));
+    desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Plan));
     desk.module.prompt.set(true);
     desk.pass(MS(400));
     let asked = desk.module.asked_pages();

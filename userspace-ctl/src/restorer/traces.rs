@@ -3,23 +3,27 @@
 //! What sandboxes touch, written as traces (`prefetch.trace_dir`): a debugging aid, off by default.
 //!
 //! One file for each template, `TEMPLATE.trace`, written anew at the end of each turn. Faults are first
-//! touches only where nothing is restored ahead: switch all triggers off for a trace to replay.
+//! touches only where nothing is restored ahead: for a trace to replay switch all predictors off, with
+//! `prefetch.mode` at `plan`, so that it is looked what is out on `first-token`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agentzip_uapi::Range;
 use tracing::warn;
 
 use crate::governor::Id;
 use crate::predict::trace::{Event, Fault, Mapped, Trace, TraceTurn, MAX_FAULTS, MAX_TRACE_ROLES};
-use crate::predict::{Learner, Place, Role, Seen, What};
+use crate::predict::{Learner, PageState, Place, Role, Run, Seen, What};
 use crate::{ObjectName, ToolName};
+
+/// Steps of times, in milliseconds.
+const STEP_MS: u128 = 10;
 
 /// A turn under way.
 struct Turn {
     began: Duration,
+    out: Vec<Mapped>,
     events: Vec<Event>,
     /// Numbers of threads.
     threads: BTreeMap<i32, u32>,
@@ -61,6 +65,7 @@ impl Traces {
     pub fn begins(&mut self, id: Id, now: Duration) {
         self.turns.entry(id).or_insert_with(|| Turn {
             began: now,
+            out: Vec::new(),
             events: Vec::new(),
             threads: BTreeMap::new(),
         });
@@ -74,25 +79,28 @@ impl Traces {
         }
     }
 
+    /// Pages of it are out when it begins.
+    pub fn out(&mut self, id: Id, template: &ObjectName, learner: &Learner, runs: &[Run]) {
+        let Some(turn) = self.turns.get_mut(&id) else {
+            return;
+        };
+        let growing = growing(&mut self.templates, template);
+        let numbered = |run: &Run| {
+            Some(Mapped {
+                role: growing.role(run.role(), learner)?,
+                page: run.start.page,
+                pages: run.pages,
+            })
+        };
+        turn.out = runs.iter().filter_map(numbered).collect();
+    }
+
     /// What was seen of a sandbox of a template.
     pub fn seen(&mut self, id: Id, template: &ObjectName, learner: &Learner, seen: &[Seen]) {
         let Some(turn) = self.turns.get_mut(&id) else {
             return;
         };
-        let growing = self
-            .templates
-            .entry(template.clone())
-            .or_insert_with(|| Growing {
-                trace: Trace {
-                    source: "recorded by agentzip daemon".to_owned(),
-                    template: template.clone(),
-                    roles: Vec::new(),
-                    maps: Vec::new(),
-                    turns: Vec::new(),
-                },
-                roles: BTreeMap::new(),
-                faults: 0,
-            });
+        let growing = growing(&mut self.templates, template);
         for one in seen.iter().filter(|one| one.what == What::Demand) {
             let Some(role) = growing.role(one.place.role, learner) else {
                 continue;
@@ -114,8 +122,8 @@ impl Traces {
         }
     }
 
-    /// A turn ends. `places`: the pages that there are, in any order, if that is known.
-    pub fn ends(&mut self, id: Id, template: &ObjectName, places: impl Iterator<Item = Place>) {
+    /// A turn ends. `pages`: those that there are and their states, in any order, if that is known.
+    pub fn ends(&mut self, id: Id, template: &ObjectName, pages: &[(Place, PageState)]) {
         let next = self.numbers.len() as u32;
         let sandbox = *self.numbers.entry(id).or_insert(next);
         let (Some(turn), Some(growing)) =
@@ -123,10 +131,21 @@ impl Traces {
         else {
             return;
         };
-        growing.map(places);
+        let all: Vec<Place> = pages.iter().map(|(place, _)| *place).collect();
+        let new = growing.runs(&all).into_iter();
+        let known: BTreeSet<usize> = growing.trace.maps.iter().map(|map| map.role).collect();
+        let new = new.filter(|run| !known.contains(&run.role));
+        growing.trace.maps.extend(new);
+        let accessed = pages
+            .iter()
+            .filter(|(_, state)| *state == PageState::Accessed);
+        let accessed: Vec<Place> = accessed.map(|(place, _)| *place).collect();
+        let accessed = growing.runs(&accessed);
         growing.trace.turns.push(TraceTurn {
             sandbox,
+            out: turn.out,
             events: turn.events,
+            accessed,
         });
         let path = self.directory.join(format!("{template}.trace"));
         let new = path.with_extension("new");
@@ -137,9 +156,31 @@ impl Traces {
     }
 }
 
+/// The trace of a template.
+fn growing<'a>(
+    templates: &'a mut BTreeMap<ObjectName, Growing>,
+    template: &ObjectName,
+) -> &'a mut Growing {
+    templates
+        .entry(template.clone())
+        .or_insert_with(|| Growing {
+            trace: Trace {
+                source: "recorded by agentzip daemon".to_owned(),
+                template: template.clone(),
+                roles: Vec::new(),
+                maps: Vec::new(),
+                turns: Vec::new(),
+            },
+            roles: BTreeMap::new(),
+            faults: 0,
+        })
+}
+
 impl Turn {
+    /// In steps, so that faults soon after each other are one line.
     fn ms(&self, at: Duration) -> u32 {
-        u32::try_from(at.saturating_sub(self.began).as_millis()).unwrap_or(u32::MAX)
+        let ms = at.saturating_sub(self.began).as_millis();
+        u32::try_from(ms / STEP_MS * STEP_MS).unwrap_or(u32::MAX)
     }
 }
 
@@ -161,35 +202,23 @@ impl Growing {
         Some(self.trace.roles.len() - 1)
     }
 
-    /// Pages that there are, of roles that were not told of yet.
-    fn map(&mut self, places: impl Iterator<Item = Place>) {
-        let mut pages: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
-        for place in places {
-            if let Some(role) = self.roles.get(&place.role) {
-                pages.entry(*role).or_default().push(place.page);
+    /// Pages of known roles as runs, by roles.
+    fn runs(&self, places: &[Place]) -> Vec<Mapped> {
+        let numbered = |place: &Place| Some((*self.roles.get(&place.role)?, place.page));
+        let mut pages: Vec<(usize, u64)> = places.iter().filter_map(numbered).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let mut runs: Vec<Mapped> = Vec::new();
+        for (role, page) in pages {
+            match runs.last_mut() {
+                Some(run) if run.role == role && run.page + run.pages == page => run.pages += 1,
+                _ => runs.push(Mapped {
+                    role,
+                    page,
+                    pages: 1,
+                }),
             }
         }
-        for (role, mut numbers) in pages {
-            if self.trace.maps.iter().any(|map| map.role == role) {
-                continue;
-            }
-            numbers.sort_unstable();
-            numbers.dedup();
-            let mut runs: Vec<Range> = Vec::new();
-            for page in numbers {
-                match runs.last_mut().filter(|run| run.end == page) {
-                    Some(run) => run.end += 1,
-                    None => runs.push(Range {
-                        start: page,
-                        end: page + 1,
-                    }),
-                }
-            }
-            self.trace.maps.extend(runs.into_iter().map(|run| Mapped {
-                role,
-                page: run.start,
-                pages: run.end - run.start,
-            }));
-        }
+        runs
     }
 }

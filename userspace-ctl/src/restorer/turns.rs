@@ -35,7 +35,8 @@ impl Core {
                 let runs = self
                     .sandboxes
                     .get(&id)
-                    .is_some_and(|s| s.progress.is_some());
+                    .and_then(|s| s.progress.as_ref())
+                    .is_some_and(|progress| !progress.is_planned_done());
                 if runs && self.settings.on_tool_start {
                     self.plan(tools, id, Trigger::ToolStart, now);
                 }
@@ -45,13 +46,19 @@ impl Core {
                 self.first_tool_ended(id);
             }
             Hint::LlmWait { .. } => self.waits(tools, id, now),
-            Hint::Done => self.end(id),
+            Hint::Done => {
+                self.end(id);
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.disarm(tools.device);
+                }
+            }
             Hint::MessageNear { .. } | Hint::Idle => {}
         }
     }
 
     /// A turn begins, unless one has.
     pub(super) fn resumes(&mut self, tools: Tools<'_>, id: Id, now: Duration) {
+        self.arm(tools, id);
         self.read(tools, id, now);
         let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return;
@@ -76,15 +83,17 @@ impl Core {
         };
         let turn = std::mem::replace(&mut sandbox.turn, false);
         sandbox.next_read = None;
-        if !turn || !sandbox.armed {
+        if !turn || !self.able || !self.settings.plans {
             // It waited before: what it had is out.
+            sandbox.disarm(tools.device);
             return self.reports.push(Report::Looked(id));
         }
         let mut found = states::States::default();
         sandbox
             .table
             .look(tools.processes, &sandbox.target, &mut self.learner);
-        if self.settings.predictors.access_bitmap {
+        // A trace tells of it, too.
+        if self.settings.predictors.access_bitmap || self.traces.is_some() {
             let patience = states::patience(self.settings.scale);
             let over = || (tools.clock)().saturating_sub(now) > patience;
             match states::read(tools.device, id, &sandbox.table, &over) {
@@ -111,10 +120,11 @@ impl Core {
         );
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             sandbox.table.let_go();
+            // Nothing is touched in a wait, and a ring is memory.
+            sandbox.disarm(tools.device);
             sandbox.end_turn(found.active());
             if let Some(traces) = &mut self.traces {
-                let places = found.pages.iter().map(|(place, _)| *place);
-                traces.ends(id, &sandbox.template, places);
+                traces.ends(id, &sandbox.template, &found.pages);
             }
         }
         self.learner.turn_ends(id, now);

@@ -134,7 +134,9 @@ pub fn trace(model: &Model, source: &str) -> Trace {
             let set = tools.iter().find(|t| t.0 == tool).map(|t| &t.1).unwrap();
             turns.push(TraceTurn {
                 sandbox: sandbox as u32,
+                out: Vec::new(),
                 events: turn(&mut random, model, agent, &core, tool, set),
+                accessed: Vec::new(),
             });
         }
     }

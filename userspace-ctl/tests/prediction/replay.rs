@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use agentzip_ctl::predict::trace::{Event, Trace};
+use agentzip_ctl::predict::trace::{Event, Mapped, Trace};
 use agentzip_ctl::predict::{
-    Figures, Learner, PageState, Place, Plan, Role, Seen, Settings, Trigger, What,
+    Figures, Learner, PageState, Place, Plan, Role, Run, Seen, Settings, Trigger, What,
 };
 use agentzip_ctl::ToolName;
 
@@ -30,13 +30,13 @@ pub trait Policy {
         (BATCH, LATENCY)
     }
 
-    /// A turn begins; what is restored before its first fault.
-    fn begins(&mut self, sandbox: u32) -> Vec<Place>;
+    /// A turn begins, with these pages out, if that is known; what is restored before its first fault.
+    fn begins(&mut self, sandbox: u32, out: &[Run]) -> Vec<Place>;
     /// A tool starts; what is restored before its first fault.
     fn tool(&mut self, sandbox: u32, tool: Option<&ToolName>) -> Vec<Place>;
     /// Pages were faulted in; what is to be restored.
     fn demand(&mut self, sandbox: u32, seen: &[Seen]) -> Vec<Place>;
-    /// The turn ends: hits and misses, what it touched, what there is.
+    /// The turn ends: hits and misses, the pages that it touched, new ones included, what there is.
     fn ends(
         &mut self,
         sandbox: u32,
@@ -57,16 +57,24 @@ pub fn replay(trace: &Trace, policy: &mut dyn Policy, skip: usize) -> Figures {
         .iter()
         .map(|map| (place(&roles, map.role, map.page), map.pages))
         .collect();
-    let exists = |place: &Place| {
+    let mapped = |place: &Place| {
         let inside = |(start, pages): &(Place, u64)| {
             start.role == place.role && (start.page..start.page + pages).contains(&place.page)
         };
         maps.is_empty() || maps.iter().any(inside)
     };
+    // Pages that each sandbox was seen to have.
+    let mut grown: BTreeMap<u32, BTreeSet<Place>> = BTreeMap::new();
     for turn in &trace.turns {
         let sandbox = turn.sandbox;
         let number = turns.entry(sandbox).or_default();
-        let mut restored: BTreeSet<Place> = policy.begins(sandbox).into_iter().collect();
+        let run = |run: &Mapped| Run {
+            start: place(&roles, run.role, run.page),
+            pages: run.pages,
+        };
+        let out: Vec<Run> = turn.out.iter().map(run).collect();
+        let was_out: BTreeSet<Place> = pages(&roles, &turn.out).collect();
+        let mut restored: BTreeSet<Place> = policy.begins(sandbox, &out).into_iter().collect();
         let mut touched = BTreeSet::new();
         let mut under_way: VecDeque<(usize, Place)> = VecDeque::new();
         let mut faults = 0;
@@ -110,9 +118,16 @@ pub fn replay(trace: &Trace, policy: &mut dyn Policy, skip: usize) -> Figures {
                 .map(|(_, place)| place)
                 .filter(|place| !touched.contains(place)),
         );
+        let accessed: BTreeSet<Place> = pages(&roles, &turn.accessed).collect();
+        let grown = grown.entry(sandbox).or_default();
+        // What is accessed without a fault was not there before.
+        let new = |place: &Place| accessed.contains(place) && !touched.contains(place);
         let ended: Vec<Seen> = restored
             .into_iter()
-            .filter(exists)
+            .filter(|place| match was_out.is_empty() {
+                true => (mapped(place) || grown.contains(place)) && !new(place),
+                false => was_out.contains(place),
+            })
             .map(|place| match touched.contains(&place) {
                 true => seen(place, 1000, 0, What::Hit),
                 false => seen(place, 1000, 0, What::Miss),
@@ -123,9 +138,19 @@ pub fn replay(trace: &Trace, policy: &mut dyn Policy, skip: usize) -> Figures {
             figures.count(&ended);
         }
         *number += 1;
+        touched.extend(accessed);
+        grown.extend(&touched);
         policy.ends(sandbox, &ended, &touched, &maps);
     }
     figures
+}
+
+/// Every page of runs.
+fn pages<'a>(roles: &'a [Role], runs: &'a [Mapped]) -> impl Iterator<Item = Place> + 'a {
+    runs.iter().flat_map(|run| {
+        let pages = run.page..run.page + run.pages;
+        pages.map(|page| place(roles, run.role, page))
+    })
 }
 
 trait Due {
@@ -191,7 +216,7 @@ impl<'a> Learned<'a> {
 }
 
 impl Policy for Learned<'_> {
-    fn begins(&mut self, sandbox: u32) -> Vec<Place> {
+    fn begins(&mut self, sandbox: u32, out: &[Run]) -> Vec<Place> {
         let id = u64::from(sandbox);
         if self.known.insert(sandbox) {
             self.learner.attach(id, &self.trace.template);
@@ -206,6 +231,9 @@ impl Policy for Learned<'_> {
         }
         self.now += Duration::from_secs(10);
         self.learner.resume(id, self.now);
+        if !out.is_empty() {
+            self.learner.out(id, out);
+        }
         let plan = self.learner.plan(id, Trigger::FirstToken, self.cap);
         self.take(&plan)
     }
@@ -240,10 +268,11 @@ impl Policy for Learned<'_> {
                 page,
             })
         });
-        let states = pages.map(|place| match touched.contains(&place) {
-            true => (place, PageState::Accessed),
-            false => (place, PageState::Resident),
-        });
+        let rest = pages.filter(|place| !touched.contains(place));
+        let states = touched
+            .iter()
+            .map(|place| (*place, PageState::Accessed))
+            .chain(rest.map(|place| (place, PageState::Out)));
         self.learner.wait_begins(id, self.now, states);
     }
 }
@@ -266,7 +295,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn begins(&mut self, sandbox: u32) -> Vec<Place> {
+    fn begins(&mut self, sandbox: u32, _: &[Run]) -> Vec<Place> {
         self.turn.clear();
         let stack = self.stacks.entry(sandbox).or_default();
         stack.iter().take(self.pages).copied().collect()
@@ -301,7 +330,7 @@ impl Policy for Readahead {
         (1, 0)
     }
 
-    fn begins(&mut self, _: u32) -> Vec<Place> {
+    fn begins(&mut self, _: u32, _: &[Run]) -> Vec<Place> {
         Vec::new()
     }
 
