@@ -33,7 +33,11 @@ enum Command {
     /// Run the restore benchmark: the same tool calls under all configurations.
     Restore(run::RestoreArgs),
     /// Print how many nanoseconds a fixed loop takes on this machine.
-    Calibrate,
+    Calibrate {
+        /// One of page faults.
+        #[arg(long)]
+        faults: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -43,8 +47,12 @@ fn main() -> ExitCode {
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
-        Command::Calibrate => {
-            println!("{}", calibrate::measure().as_nanos());
+        Command::Calibrate { faults } => {
+            let time = match faults {
+                true => calibrate::measure_faults(),
+                false => calibrate::measure(),
+            };
+            println!("{}", time.as_nanos());
             ExitCode::SUCCESS
         }
     }

@@ -30,7 +30,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
     println!("demo: one guest, Debian's own kernel {}", cache.release()?);
     let mut guest = Guest::new("demo", "demo");
-    guest.args = vec!["--native-loop-ns".to_owned(), native_loop(&cache)?];
+    guest.args = vec!["--native-loop-ns".to_owned(), native_loop(&cache, false)?];
     guest.args.extend(args.args);
     // Some 8 minutes on an idle machine; others may use this one, too.
     guest.limit = Duration::from_secs(40 * 60);
@@ -65,10 +65,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(outcome.failed != 0)))
 }
 
-/// Nanoseconds that the guest program's fixed loop takes on this machine.
-pub fn native_loop(cache: &Cache) -> Result<String> {
+/// Nanoseconds that the guest program's fixed loop takes on this machine; `faults`: the one of page faults.
+pub fn native_loop(cache: &Cache, faults: bool) -> Result<String> {
     let program = pinned::binaries("release").join("agentzip-guest");
-    let mut command = pinned::program(cache, &program, &["calibrate"])?;
+    let arguments: &[&str] = match faults {
+        true => &["calibrate", "--faults"],
+        false => &["calibrate"],
+    };
+    let mut command = pinned::program(cache, &program, arguments)?;
     let output = command.output().context("run agentzip-guest calibrate")?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if !output.status.success() || said.parse::<u64>().is_err() {

@@ -2,6 +2,7 @@
 //! `cargo xtask bench restore`: tool calls with and without what brings pages back, in one guest.
 
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::{build, paths, progress, setup};
 
-/// Some 200 first calls in each of eight configurations take about an hour in an emulated guest.
+/// Some 200 first calls in each of eleven configurations take about two hours in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(4 * 3600);
 /// Longest silence: five turns of all sandboxes.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
@@ -22,7 +23,10 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     let cache = setup::ensure_all()?;
     let artifacts = build::all(&cache, Kernel::Stock)?;
     let mut guest = Guest::new("restore", "restore");
-    guest.args = vec!["--native-loop-ns".to_owned(), native_loop(&cache)?];
+    for (option, faults) in [("--native-loop-ns", false), ("--native-faults-ns", true)] {
+        guest.args.push(option.to_owned());
+        guest.args.push(native_loop(&cache, faults)?);
+    }
     guest.args.extend_from_slice(args);
     guest.limit = LIMIT;
     guest.silence = SILENCE;
@@ -37,6 +41,19 @@ pub fn bench(args: &[String]) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("mkdir {}", folder.display()))?;
     let target = folder.join("restore.json");
     fs::copy(&source, &target).with_context(|| format!("write {}", target.display()))?;
+    // Of the configuration that records.
+    for entry in fs::read_dir(&outcome.report)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        if Path::new(&name).extension().is_some_and(|e| e == "trace") {
+            let target = folder.join(name);
+            fs::copy(entry.path(), &target)
+                .with_context(|| format!("write {}", target.display()))?;
+        }
+    }
     println!(
         "bench restore: {} configurations right, {} wrong, {}; report: {}",
         outcome.passed,

@@ -42,6 +42,8 @@ pub struct Settings {
     pub restore: Restore,
     /// The CPU budget of compression and restore, in percent of all cores.
     pub cpu_budget: u32,
+    /// With plans: what sandboxes touch is written as traces, to the log's folder.
+    pub trace: bool,
 }
 
 /// What the daemon brings back.
@@ -53,6 +55,8 @@ pub enum Restore {
     Everything,
     /// What these predictors expect to be touched.
     Planned(Predictors),
+    /// The daemon's default: that by all predictors, on first-token then everything else.
+    Default,
 }
 
 /// Which predictors are switched on.
@@ -124,11 +128,12 @@ impl Listed {
 
 impl Settings {
     /// What the configuration says. All keys that are not in it have their defaults.
-    fn text(&self, tree: &Path, holder: Option<&Path>) -> String {
+    fn text(&self, tree: &Path, holder: Option<&Path>, log: &Path) -> String {
         let Self {
             time_scale,
             restore,
             cpu_budget,
+            trace,
         } = self;
         let Predictors {
             sequential,
@@ -137,12 +142,13 @@ impl Settings {
             access_bitmap,
         } = match restore {
             Restore::Planned(predictors) => *predictors,
-            Restore::Nothing | Restore::Everything => Predictors::ALL,
+            _ => Predictors::ALL,
         };
         let mode = match restore {
             Restore::Planned(_) => "plan",
             Restore::Everything => "all",
             Restore::Nothing => "off",
+            Restore::Default => "auto",
         };
         let holders: Vec<String> = holder
             .iter()
@@ -163,7 +169,9 @@ impl Settings {
              sequential = {sequential}\n\
              transitions = {transitions}\n\
              working_set = {working_set}\n\
-             access_bitmap = {access_bitmap}\n",
+             access_bitmap = {access_bitmap}\n\
+             trace_dir = {trace_dir:?}\n",
+            trace_dir = if *trace { log } else { Path::new("") }.display().to_string(),
             holders = holders.join(", "),
             tree = tree.display().to_string(),
         )
@@ -178,7 +186,7 @@ impl Daemon {
         holder: Option<&Path>,
         log: &Path,
     ) -> Result<Self> {
-        let text = settings.text(&Cgroup::tree(), holder);
+        let text = settings.text(&Cgroup::tree(), holder, log);
         cgroup::write(Path::new(CONFIG), &text)?;
         fs::create_dir_all(log).with_context(|| format!("mkdir {}", log.display()))?;
         let log = log.join(LOG);
@@ -422,14 +430,17 @@ mod tests {
                 ..Predictors::NONE
             }),
             cpu_budget: 100,
+            trace: true,
         };
-        let text = settings.text(Path::new("/a/\"b\""), Some(Path::new("/a/t")));
+        let (tree, holder) = (Path::new("/a/\"b\""), Path::new("/a/t"));
+        let text = settings.text(tree, Some(holder), Path::new("/log"));
         let config = agentzip_ctl::config::Config::parse(Path::new("demo.toml"), &text).unwrap();
         assert_eq!(config.time_scale, 31.5);
         assert_eq!(config.watch.trees, [Path::new("/a/\"b\"")]);
         assert_eq!(config.holders, [Path::new("/a/t")]);
         assert_eq!(config.schedule.cpu_budget.part(), 1.0);
         assert_eq!(config.prefetch.mode, PrefetchMode::Plan);
+        assert_eq!(config.prefetch.trace_dir, Path::new("/log"));
         assert!(config.prefetch.working_set && !config.prefetch.sequential);
     }
 }

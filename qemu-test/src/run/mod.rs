@@ -88,7 +88,7 @@ pub fn main(args: Args) -> Result<Tally> {
 pub fn demo(args: DemoArgs) -> Result<Tally> {
     let mut scenario = args.scenario;
     if let Some(native) = args.native_loop_ns {
-        scenario.time_scale = measured_time_scale(native);
+        scenario.time_scale = measured_time_scale(native, None);
     }
     let scenario = &scenario;
     let mut zygote = scenario.zygote()?;
@@ -117,15 +117,27 @@ pub fn demo(args: DemoArgs) -> Result<Tally> {
     Ok(report.tally())
 }
 
-/// How many times slower it is here than where the fixed loop takes `native` ns.
-fn measured_time_scale(native: u64) -> f64 {
-    let here = crate::calibrate::measure();
-    let scale = time_scale(here.as_nanos() as f64, native as f64);
+/// How many times slower it is here than where the fixed loop takes `native` ns; with `faults`, which is
+/// what the one of page faults takes there: than where both take these times together.
+fn measured_time_scale(native: u64, faults: Option<u64>) -> f64 {
+    let mut here = crate::calibrate::measure();
     println!(
-        "@@ time_scale {scale:.1}: a fixed loop takes {:.0} ms here, {:.1} ms on the machine that runs this guest",
+        "@@ a fixed loop takes {:.0} ms here, {:.1} ms on the machine that runs this guest",
         here.as_secs_f64() * 1e3,
         native as f64 / 1e6
     );
+    if let Some(faults) = faults {
+        let here_faults = crate::calibrate::measure_faults();
+        println!(
+            "@@ one of page faults takes {:.0} ms here, {:.1} ms there",
+            here_faults.as_secs_f64() * 1e3,
+            faults as f64 / 1e6
+        );
+        here += here_faults;
+    }
+    let native = native.saturating_add(faults.unwrap_or(0));
+    let scale = time_scale(here.as_nanos() as f64, native as f64);
+    println!("@@ time_scale {scale:.1}");
     scale
 }
 

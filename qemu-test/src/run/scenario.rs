@@ -171,6 +171,7 @@ impl Scenario {
                 // work alone takes `time_scale` times as long as on hardware, and LLM waits that are in
                 // proportion would make the demo take an hour.
                 cpu_budget: 100,
+                trace: false,
             },
         };
         let mut backend = Backend::prepare(configuration, &places)?;

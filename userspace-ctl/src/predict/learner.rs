@@ -187,8 +187,8 @@ impl Learner {
     }
 
     /// The pages that are out before the first plan of a wait, and again before the first one of the turn after
-    /// it: in the order of [`Self::unlooked`]. Only these are planned, and only they can be touched by the turn: others are shared
-    /// with the template, or could not be taken.
+    /// it: in the order of [`Self::unlooked`]. Only these are planned, and only they can be touched by the
+    /// turn: others are shared with the template, or could not be taken.
     pub fn out(&mut self, id: Id, runs: &[Run]) {
         let room = self.pools.extents / self.sandboxes.len().next_power_of_two() / 2;
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {

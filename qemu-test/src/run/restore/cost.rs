@@ -21,6 +21,10 @@ pub struct Cost {
     pub demand_faults: u64,
     /// Pages that were restored ahead of need.
     pub prefetched: u64,
+    /// Those of them that nobody expected to be touched: they have no hit test.
+    pub untested: u64,
+    /// Pages that were decoded, in faults and by the workers.
+    pub loads: u64,
     /// Pages of plans that were there already.
     pub present: u64,
     /// Pages of plans that were dropped.
@@ -65,6 +69,8 @@ impl Cost {
         Self {
             demand_faults: count("faults"),
             prefetched: count("prefetch_pages"),
+            untested: count("prefetch_untested"),
+            loads: count("loads"),
             present: count("prefetch_present"),
             dropped: count("prefetch_dropped"),
             hits: count("prefetch_hits"),
@@ -82,9 +88,23 @@ impl Cost {
         ratio(self.hits, self.hits + self.misses)
     }
 
-    /// Share of the pages which a tool wanted and that were restored before; `None` when it wanted none.
-    pub fn coverage(&self) -> Option<f64> {
-        ratio(self.hits, self.hits + self.demand_faults)
+    /// Share of the pages which tools wanted and that were there before; `None` when they wanted none.
+    ///
+    /// What they wanted is what they faulted in without prefetch. Where that was not run it is hits and
+    /// faults, and pages that nobody expected do not count.
+    pub fn coverage(&self, without: Option<&Cost>) -> Option<f64> {
+        match without {
+            Some(without) => {
+                let spared = without.major_faults.saturating_sub(self.major_faults);
+                ratio(spared, without.major_faults)
+            }
+            None => ratio(self.hits, self.hits + self.major_faults),
+        }
+    }
+
+    /// Nanoseconds that decoding a page took; `None` when none was.
+    pub fn decode_ns(&self) -> Option<f64> {
+        (self.loads != 0).then(|| self.decode_seconds * 1e9 / self.loads as f64)
     }
 
     /// CPU time of the restore workers for a hit, in ns.
@@ -105,6 +125,8 @@ impl Sub for Cost {
             major_faults: self.major_faults.saturating_sub(before.major_faults),
             demand_faults: self.demand_faults.saturating_sub(before.demand_faults),
             prefetched: self.prefetched.saturating_sub(before.prefetched),
+            untested: self.untested.saturating_sub(before.untested),
+            loads: self.loads.saturating_sub(before.loads),
             present: self.present.saturating_sub(before.present),
             dropped: self.dropped.saturating_sub(before.dropped),
             hits: self.hits.saturating_sub(before.hits),
@@ -162,14 +184,22 @@ mod tests {
     #[test]
     fn ratios() {
         let cost = Cost {
+            major_faults: 25,
             demand_faults: 25,
             hits: 75,
             misses: 25,
             ..Cost::default()
         };
-        assert_eq!(cost.coverage(), Some(0.75));
+        assert_eq!(cost.coverage(None), Some(0.75));
+        let without = Cost {
+            major_faults: 100,
+            ..Cost::default()
+        };
+        assert_eq!(cost.coverage(Some(&without)), Some(0.75));
+        assert_eq!(without.coverage(Some(&without)), Some(0.0));
         assert_eq!(cost.hit_ratio(), Some(0.75));
-        assert_eq!(Cost::default().coverage(), None);
+        assert_eq!(Cost::default().coverage(None), None);
+        assert_eq!(Cost::default().decode_ns(), None);
         assert_eq!((cost - cost).hits, 0);
     }
 }

@@ -39,15 +39,18 @@ pub struct Args {
     #[arg(long, default_value_t = 2)]
     parallel: usize,
     /// Time from the first token of an answer to the tool call that it asks for, in ms on hardware: it is
-    /// multiplied by the time scale.
-    #[arg(long, default_value_t = 100)]
+    /// multiplied by the time scale. A call of 40 tokens, at 80 of them a second, takes half a second to write.
+    #[arg(long, default_value_t = 500)]
     gap_ms: u64,
     /// Only these configurations, and `none` (may be repeated).
     #[arg(long, value_name = "NAME", value_enum)]
     only: Vec<Way>,
     /// What `agentzip-guest calibrate` says on the machine that runs this guest.
-    #[arg(long)]
+    #[arg(long, requires = "native_faults_ns")]
     native_loop_ns: Option<u64>,
+    /// The same of `agentzip-guest calibrate --faults`: a restore is decoding and a page fault.
+    #[arg(long)]
+    native_faults_ns: Option<u64>,
     /// How many times slower than on hardware everything is, when that is not measured.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
@@ -81,6 +84,8 @@ enum Way {
     ZswapZstd,
     /// AgentZip; every page comes back when it is touched.
     AgentzipNoPrefetch,
+    /// The same while its faults are recorded, and written as a trace.
+    AgentzipRecorder,
     /// AgentZip with one predictor.
     AgentzipSequential,
     /// The same.
@@ -91,21 +96,25 @@ enum Way {
     AgentzipAccessBitmap,
     /// AgentZip that brings everything back on first-token.
     AgentzipAll,
-    /// AgentZip with all predictors.
+    /// AgentZip with all predictors, and nothing else.
+    AgentzipPlan,
+    /// AgentZip as it is: with all predictors, then everything else.
     Agentzip,
 }
 
 impl Way {
     /// In the order in which they run.
-    const ALL: [Way; 9] = [
+    const ALL: [Way; 11] = [
         Way::None,
         Way::ZswapZstd,
         Way::AgentzipNoPrefetch,
+        Way::AgentzipRecorder,
         Way::AgentzipAll,
         Way::AgentzipSequential,
         Way::AgentzipTransitions,
         Way::AgentzipWorkingSet,
         Way::AgentzipAccessBitmap,
+        Way::AgentzipPlan,
         Way::Agentzip,
     ];
 
@@ -115,11 +124,13 @@ impl Way {
             Way::None => "none",
             Way::ZswapZstd => "zswap_zstd",
             Way::AgentzipNoPrefetch => "agentzip_no_prefetch",
+            Way::AgentzipRecorder => "agentzip_recorder",
             Way::AgentzipSequential => "agentzip_sequential",
             Way::AgentzipTransitions => "agentzip_transitions",
             Way::AgentzipWorkingSet => "agentzip_working_set",
             Way::AgentzipAccessBitmap => "agentzip_access_bitmap",
             Way::AgentzipAll => "agentzip_all",
+            Way::AgentzipPlan => "agentzip_plan",
             Way::Agentzip => "agentzip",
         }
     }
@@ -141,12 +152,14 @@ impl Way {
         };
         match self {
             Way::None | Way::ZswapZstd | Way::AgentzipNoPrefetch => Restore::Nothing,
+            Way::AgentzipRecorder => Restore::Planned(Predictors::NONE),
             Way::AgentzipAll => Restore::Everything,
             Way::AgentzipSequential => one(|p| p.sequential = true),
             Way::AgentzipTransitions => one(|p| p.transitions = true),
             Way::AgentzipWorkingSet => one(|p| p.working_set = true),
             Way::AgentzipAccessBitmap => one(|p| p.access_bitmap = true),
-            Way::Agentzip => Restore::Planned(Predictors::ALL),
+            Way::AgentzipPlan => Restore::Planned(Predictors::ALL),
+            Way::Agentzip => Restore::Default,
         }
     }
 }
@@ -159,7 +172,7 @@ pub fn main(mut args: Args) -> Result<Tally> {
         args.turns
     );
     if let Some(native) = args.native_loop_ns {
-        args.time_scale = super::measured_time_scale(native);
+        args.time_scale = super::measured_time_scale(native, args.native_faults_ns);
     }
     let mut zygote = Zygote::start(&args.workload, &args.python, "tool_sandbox")?;
     let mut outcomes = Vec::new();

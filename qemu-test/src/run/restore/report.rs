@@ -44,8 +44,14 @@ struct Configuration {
     p99_first_tool_ratio: f64,
     /// See [`Cost::coverage`]; 0 where nothing is restored.
     coverage: f64,
-    /// See [`Cost::hit_ratio`]; 0 where nothing is restored.
+    /// See [`Cost::hit_ratio`]: of what was expected to be touched; 0 where nothing is.
     hit_ratio: f64,
+    /// Pages that tools wanted for each page that was restored, expected or not; 0 where none is.
+    used_ratio: f64,
+    /// What a fault that waits for its page adds to a turn, in ns.
+    fault_ns: f64,
+    /// See [`Cost::decode_ns`].
+    decode_ns: f64,
     /// Each turn over the same one without compression.
     turn_ratio: Spread,
     /// Each first call over the same one without compression.
@@ -57,6 +63,7 @@ struct Configuration {
     major_faults_per_turn: f64,
     demand_faults_per_turn: f64,
     prefetched_per_turn: f64,
+    untested_per_turn: f64,
     prefetch_ns_per_hit: f64,
     owned_bytes: u64,
     /// Owned memory without compression over this.
@@ -134,8 +141,8 @@ fn ratios(these: &[f64], those: &[f64]) -> Vec<f64> {
 }
 
 impl Configuration {
-    /// `none`: the run without compression.
-    fn new(outcome: &Outcome, none: &Outcome) -> Result<Self> {
+    /// `none`: the run without compression; `without`: that without prefetch.
+    fn new(outcome: &Outcome, none: &Outcome, without: Option<&Outcome>) -> Result<Self> {
         let same = |call: &Call| (call.sandbox, call.turn, call.first, call.tool);
         ensure!(
             outcome
@@ -158,11 +165,21 @@ impl Configuration {
         let first_tool_seconds = Spread::of(first_seconds);
         let base_p99 = Spread::of(base_seconds).p99;
         let cost = outcome.cost;
+        let without = without.map(|without| &without.cost);
+        let (all, all_base) = (mine.iter().sum::<f64>(), base.iter().sum::<f64>());
+        let ratio = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };
+        let wanted = without.map_or(cost.hits + cost.major_faults, |without| {
+            without.major_faults
+        });
+        let spared = wanted.saturating_sub(cost.major_faults) as f64;
         Ok(Self {
-            slowdown: mine.iter().sum::<f64>() / base.iter().sum::<f64>().max(1e-9),
+            slowdown: all / all_base.max(1e-9),
             p99_first_tool_ratio: first_tool_seconds.p99 / base_p99.max(1e-9),
-            coverage: cost.coverage().unwrap_or(0.0),
+            coverage: cost.coverage(without).unwrap_or(0.0),
             hit_ratio: cost.hit_ratio().unwrap_or(0.0),
+            used_ratio: ratio(spared, cost.prefetched),
+            fault_ns: ratio((all - all_base).max(0.0) * 1e9, cost.major_faults),
+            decode_ns: cost.decode_ns().unwrap_or(0.0),
             turn_ratio: Spread::of(ratios(&mine, &base)),
             first_tool_ratio: Spread::of(first_ratios),
             turn_seconds: Spread::of(mine),
@@ -174,6 +191,7 @@ impl Configuration {
             major_faults_per_turn: cost.major_faults as f64 / count,
             demand_faults_per_turn: cost.demand_faults as f64 / count,
             prefetched_per_turn: cost.prefetched as f64 / count,
+            untested_per_turn: cost.untested as f64 / count,
             prefetch_ns_per_hit: cost.ns_per_hit().unwrap_or(0.0),
             owned_bytes: outcome.owned_bytes,
             ratio: none.owned_bytes as f64 / (outcome.owned_bytes as f64).max(1.0),
@@ -190,9 +208,12 @@ impl Report {
     /// Makes the report; the first of the outcomes is the run without compression.
     pub fn new(args: &Args, python: &str, outcomes: &[Outcome]) -> Result<Self> {
         let none = outcomes.first().context("nothing was run")?;
+        let without = outcomes
+            .iter()
+            .find(|outcome| outcome.way == Way::AgentzipNoPrefetch);
         let mut configurations = BTreeMap::new();
         for outcome in outcomes {
-            let configuration = Configuration::new(outcome, none)?;
+            let configuration = Configuration::new(outcome, none, without)?;
             configurations.insert(outcome.way.name(), configuration);
         }
         let kernel = cgroup::read(Path::new("/proc/sys/kernel/osrelease"))?;
@@ -359,14 +380,14 @@ mod tests {
     #[test]
     fn ratios_are_of_the_same_calls() {
         let none = outcome(Way::None, &[1.0, 3.0]);
-        let slow = Configuration::new(&outcome(Way::Agentzip, &[2.0, 3.0]), &none).unwrap();
+        let slow = Configuration::new(&outcome(Way::Agentzip, &[2.0, 3.0]), &none, None).unwrap();
         assert_eq!(slow.slowdown, 7.0 / 6.0);
         assert_eq!(slow.p99_first_tool_ratio, 1.0);
         assert_eq!(slow.first_tool_ratio.p99, 2.0);
         assert_eq!(slow.turn_ratio.samples, 2);
         assert!(slow.digests_equal);
         let other = outcome(Way::Agentzip, &[2.0]);
-        assert!(Configuration::new(&other, &none).is_err());
+        assert!(Configuration::new(&other, &none, None).is_err());
     }
 
     #[test]

@@ -155,6 +155,7 @@ fn places(args: &Args, way: Way) -> Places {
             time_scale: args.time_scale,
             restore: way.restore(),
             cpu_budget: CPU_BUDGET,
+            trace: way == Way::AgentzipRecorder,
         },
     }
 }

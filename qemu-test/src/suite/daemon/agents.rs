@@ -95,7 +95,9 @@ pub fn eight_agents(ctx: &mut Ctx) -> Result<()> {
         .map(|number| Cgroup::create(&format!("agent-{number}")))
         .collect::<Result<Vec<_>>>()?;
     let tree = Path::new(CGROUP_ROOT).join(PARENT);
-    let daemon = Daemon::start(&tree, "[schedule]\ncpu_budget = 5\n")?;
+    // Everything at once, so that a restore that has ended shows that all is back.
+    let config = "[schedule]\ncpu_budget = 5\n[prefetch]\nmode = \"all\"\n";
+    let daemon = Daemon::start(&tree, config)?;
     let mut client = daemon.client()?;
     let events = listen(&daemon)?;
     for cgroup in &cgroups {

@@ -42,6 +42,11 @@ pub const TESTS: &[Test] = &[
         run: alone::without_the_module,
     },
     Test {
+        name: "daemon.everything_follows",
+        timeout_s: 240,
+        run: restored::everything_follows,
+    },
+    Test {
         name: "daemon.restored_ahead",
         timeout_s: 300,
         run: restored::restored_ahead,

@@ -10,7 +10,7 @@ use super::super::fixture::cgroup::Cgroup;
 use super::super::fixture::module::{self, SecondLook};
 use super::super::fixture::page::{Kind, Spec};
 use super::super::fixture::puppet::{Puppet, Region};
-use super::super::fixture::{host, Ctx};
+use super::super::fixture::{host, Ctx, Template};
 use super::{forget_log, log, tell, Daemon};
 
 const PAGES: usize = 1024;
@@ -27,6 +27,10 @@ const TURNS: usize = 3;
 const CONFIG: &str =
     "[schedule]\ncpu_budget = 100\n[prefetch]\nmode = \"plan\"\naccess_bitmap = false\n\
     hit_window = \"5s\"\nqueue_timeout = \"5s\"\n";
+
+/// The same, with all else by default.
+const DEFAULT: &str =
+    "[schedule]\ncpu_budget = 100\n[prefetch]\nhit_window = \"5s\"\nqueue_timeout = \"5s\"\n";
 
 struct Agent {
     cgroup: Cgroup,
@@ -76,72 +80,144 @@ impl Agent {
     }
 }
 
-pub fn restored_ahead(ctx: &mut Ctx) -> Result<()> {
-    forget_log();
-    ctx.swap()?;
-    let _second_look = SecondLook::on()?;
-    let mut template = ctx.template(64)?;
-    let mut agents = Vec::new();
-    for number in 0..2 {
-        let cgroup = ctx.cgroup(&format!("agent-{number}"))?;
-        let puppet = template.spawn(&cgroup)?;
-        let mut region = Region::new(5, PAGES);
-        puppet.map(&region)?;
-        puppet.write(&mut region, |page| {
-            Some(Spec::new(
-                Kind::Heap,
-                7_000_000 + (number * PAGES + page) as u32,
-            ))
-        })?;
-        let id = cgroup.id()?;
-        agents.push(Agent {
-            cgroup,
-            puppet,
-            region,
-            id,
-        });
-    }
-    let daemon = Daemon::start(ctx.root.path(), CONFIG)?;
-    daemon.client()?;
-    for agent in &agents {
-        tell(agent.cgroup.path(), "template", &template.name)?;
-    }
-    let attached = || Ok(module::list("sandboxes")?.len() == agents.len());
-    host::wait_until(
-        "the daemon should attach both",
-        Duration::from_secs(20),
-        attached,
-    )
-    .with_context(log)?;
+/// Two sandboxes of a template and their daemon.
+struct Scene {
+    agents: Vec<Agent>,
+    daemon: Daemon,
+    _template: Template,
+    _second_look: SecondLook,
+}
 
-    let mut first = 0;
-    for turn in 0..TURNS {
+impl Scene {
+    fn start(ctx: &mut Ctx, config: &str) -> Result<Scene> {
+        forget_log();
+        ctx.swap()?;
+        let second_look = SecondLook::on()?;
+        let mut template = ctx.template(64)?;
+        let mut agents = Vec::new();
+        for number in 0..2 {
+            let cgroup = ctx.cgroup(&format!("agent-{number}"))?;
+            let puppet = template.spawn(&cgroup)?;
+            let mut region = Region::new(5, PAGES);
+            puppet.map(&region)?;
+            puppet.write(&mut region, |page| {
+                Some(Spec::new(
+                    Kind::Heap,
+                    7_000_000 + (number * PAGES + page) as u32,
+                ))
+            })?;
+            let id = cgroup.id()?;
+            agents.push(Agent {
+                cgroup,
+                puppet,
+                region,
+                id,
+            });
+        }
+        let daemon = Daemon::start(ctx.root.path(), config)?;
+        daemon.client()?;
         for agent in &agents {
+            tell(agent.cgroup.path(), "template", &template.name)?;
+        }
+        let attached = || Ok(module::list("sandboxes")?.len() == agents.len());
+        host::wait_until(
+            "the daemon should attach both",
+            Duration::from_secs(20),
+            attached,
+        )
+        .with_context(log)?;
+        Ok(Scene {
+            agents,
+            daemon,
+            _template: template,
+            _second_look: second_look,
+        })
+    }
+
+    /// Turns in which the daemon learns, and the wait after them. Returns the faults of the first one.
+    fn learn(&self) -> Result<u64> {
+        let mut first = 0;
+        for turn in 0..TURNS {
+            self.wait_out()?;
+            for agent in &self.agents {
+                agent.tell("first-token")?;
+                // The LLM writes its tool call meanwhile. A page that the tool touches just when it is restored
+                // may count as a miss.
+                std::thread::sleep(GAP);
+                let faults = agent.tool()?;
+                if turn == 0 {
+                    first += faults;
+                }
+            }
+        }
+        self.wait_out()?;
+        Ok(first)
+    }
+
+    fn wait_out(&self) -> Result<()> {
+        for agent in &self.agents {
             agent.tell(WAIT)?;
             agent.wait_out()?;
         }
-        for agent in &agents {
-            agent.tell("first-token")?;
-            // The LLM writes its tool call meanwhile. A page that the tool touches just when it is restored may
-            // count as a miss, which would teach that nobody wants it.
-            std::thread::sleep(GAP);
-            let faults = agent.tool()?;
-            if turn == 0 {
-                first += faults;
-            }
-        }
+        Ok(())
     }
+
+    fn figure(&self, name: &str) -> Result<u64> {
+        let status = self.daemon.client()?.status(None)?;
+        let value = status["prefetch"][name].as_u64();
+        value.with_context(|| format!("no {name} in {}", status["prefetch"]))
+    }
+}
+
+/// By default what nobody expects follows what is expected.
+pub fn everything_follows(ctx: &mut Ctx) -> Result<()> {
+    let scene = Scene::start(ctx, DEFAULT)?;
+    scene.learn()?;
+    let untested = || module::value("stats/prefetch_untested");
+    let restored = || module::value("stats/prefetch_pages");
+    let (before, all_before) = (untested()?, restored()?);
+    for agent in &scene.agents {
+        agent.tell("first-token")?;
+        let there = || Ok(agent.puppet.pages_out(&agent.region)? == 0);
+        host::wait_until(
+            "everything should come back",
+            Duration::from_secs(30),
+            there,
+        )
+        .with_context(log)?;
+        let faults = agent.tool()?;
+        ensure!(
+            faults < ALL as u64 / 10,
+            "{faults} faults of the tool though all was there"
+        );
+    }
+    let followed = untested()? - before;
+    ensure!(
+        followed > (2 * (PAGES - ALL) / 2) as u64,
+        "{followed} pages came back that nobody expected"
+    );
+    let planned = restored()? - all_before - followed;
+    ensure!(
+        planned > ALL as u64,
+        "only {planned} pages came back by plans"
+    );
+    ensure!(scene.figure("rest_pages")? > 0, "status shows no rest");
+    for agent in &scene.agents {
+        agent.puppet.check(&agent.region)?;
+    }
+    scene.daemon.end()
+}
+
+pub fn restored_ahead(ctx: &mut Ctx) -> Result<()> {
+    let scene = Scene::start(ctx, CONFIG)?;
+    let first = scene.learn()?;
     ensure!(
         first >= 2 * ALL as u64 * 9 / 10,
         "{first} faults of {} were seen in the first turn",
         2 * ALL
     );
-    for agent in &agents {
-        agent.tell(WAIT)?;
-        agent.wait_out()?;
-    }
     let mut last = 0;
-    for agent in &agents {
+    for agent in &scene.agents {
         let out = agent.touched_out()?;
         ensure!(
             out > ALL * 9 / 10,
@@ -166,14 +242,11 @@ pub fn restored_ahead(ctx: &mut Ctx) -> Result<()> {
         last * 4 <= first,
         "{last} faults with a plan, {first} without"
     );
-    for agent in &agents {
+    for agent in &scene.agents {
         agent.puppet.check(&agent.region)?;
     }
-    let hits = || {
-        let status = daemon.client()?.status(None)?;
-        Ok(status["prefetch"]["hits"].as_u64() >= Some(ALL as u64))
-    };
+    let hits = || Ok(scene.figure("hits")? >= ALL as u64);
     host::wait_until("hits should be counted", Duration::from_secs(30), hits).with_context(log)?;
     println!("faults of two tools: {first} in the first turn, {last} with plans");
-    daemon.end()
+    scene.daemon.end()
 }
