@@ -11,6 +11,7 @@ use super::cost::Cost;
 use super::turns::{Call, Outcome};
 use super::{Args, Way, LEARNING_TURNS};
 use crate::run::cgroup;
+use crate::run::daemon::Restore;
 use crate::verdict::Tally;
 
 /// restore.json.
@@ -175,7 +176,10 @@ impl Configuration {
         Ok(Self {
             slowdown: all / all_base.max(1e-9),
             p99_first_tool_ratio: first_tool_seconds.p99 / base_p99.max(1e-9),
-            coverage: cost.coverage(without).unwrap_or(0.0),
+            coverage: match outcome.way.restore() {
+                Restore::Nothing => 0.0,
+                _ => cost.coverage(without).unwrap_or(0.0),
+            },
             hit_ratio: cost.hit_ratio().unwrap_or(0.0),
             used_ratio: ratio(spared, cost.prefetched),
             fault_ns: ratio((all - all_base).max(0.0) * 1e9, cost.major_faults),
@@ -388,6 +392,24 @@ mod tests {
         assert!(slow.digests_equal);
         let other = outcome(Way::Agentzip, &[2.0]);
         assert!(Configuration::new(&other, &none, None).is_err());
+    }
+
+    #[test]
+    fn who_restores_nothing_covers_nothing() {
+        let without = Outcome {
+            cost: Cost {
+                major_faults: 100,
+                ..Cost::default()
+            },
+            ..outcome(Way::AgentzipNoPrefetch, &[1.0])
+        };
+        let coverage = |way| {
+            let outcome = outcome(way, &[1.0]);
+            let none = super::Configuration::new(&outcome, &outcome, Some(&without));
+            none.unwrap().coverage
+        };
+        assert_eq!(coverage(Way::None), 0.0);
+        assert_eq!(coverage(Way::Agentzip), 1.0);
     }
 
     #[test]
