@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The work items of the restore workers; what they do is in prefetch.rs.
+ * The work items of the restore workers; what they do is in restore.rs.
  *
  * Jobs run at a raised nice value: on a CPU that is short, who runs a tool gets the
  * most of it. It goes back with the end of a job, for the thread serves others too.
