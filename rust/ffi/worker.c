@@ -3,6 +3,7 @@
  * The module's periodic work, and the second look; what they do is in
  * housekeeping.rs and second_look.rs.
  */
+#include <linux/sched.h>
 #include <linux/workqueue.h>
 
 #include "agentzip_ffi.h"
@@ -26,9 +27,18 @@ void agentzip_worker_kick(void)
 static void look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(second_look, look);
 
+/*
+ * Rounds run at the highest nice value, as khugepaged does: nobody waits for what they
+ * do. The nice value goes back at the end of a round, for the thread serves others too.
+ */
 static void look(struct work_struct *work)
 {
-	int pause_ms = agentzip_rs_second_look();
+	int nice = task_nice(current);
+	int pause_ms;
+
+	set_user_nice(current, MAX_NICE);
+	pause_ms = agentzip_rs_second_look();
+	set_user_nice(current, nice);
 
 	if (pause_ms >= 0)
 		queue_delayed_work(system_dfl_wq, &second_look,

@@ -49,6 +49,7 @@ pub mod sys;
 pub mod sysfs;
 pub mod watch;
 pub mod worker;
+pub mod yields;
 pub mod zswap;
 
 pub use attributes::Attributes;

@@ -34,7 +34,7 @@ use crate::hot::take::{take, Taken};
 use crate::hot::{HotSet, Target};
 use crate::reclaim::seconds;
 use crate::sys::interrupt::{thread_cpu_time, thread_id, Interrupt};
-use crate::PAGE_SIZE;
+use crate::{yields, PAGE_SIZE};
 
 /// Most that is read of `memory.stat`.
 const MAX_STAT: usize = 64 << 10;
@@ -169,6 +169,7 @@ impl Job {
             .name("reclaim".to_owned())
             .stack_size(128 << 10)
             .spawn(move || {
+                yields::by(yields::RECLAIM);
                 let _finish = Finish(&own);
                 own.thread.store(thread_id(), Ordering::Release);
                 run(&own, &files, order, spare.as_ref())

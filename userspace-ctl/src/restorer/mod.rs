@@ -49,7 +49,7 @@ use crate::protocol::Response;
 use crate::socket::Token;
 use crate::sys::interrupt::{thread_cpu_time, thread_id};
 use crate::sysfs::Sysfs;
-use crate::{ObjectName, Paths};
+use crate::{yields, ObjectName, Paths};
 
 /// CPU time of this thread from which on it is told of: not of every wake.
 const LEAST_CHARGE: Duration = Duration::from_millis(1);
@@ -143,7 +143,10 @@ impl Restorer {
         };
         let thread = std::thread::Builder::new()
             .name("restorer".to_owned())
-            .spawn(move || while thread.turn() {})?;
+            .spawn(move || {
+                yields::by(yields::PLANNING);
+                while thread.turn() {}
+            })?;
         Ok(Restorer {
             orders,
             call,

@@ -22,6 +22,10 @@ impl Core {
         if !self.sandboxes.get(&id).is_some_and(Sandbox::is_armed) {
             return self.reports.push(Report::Unable(id, trigger));
         }
+        if trigger == Trigger::ToolStart && self.sandboxes.get(&id).is_some_and(Sandbox::is_back) {
+            // Nothing is out: a plan would only take CPU time, of which the tool needs all it can get.
+            return self.reports.push(Report::Restored(id));
+        }
         let basis = self.plan(tools, id, trigger, now);
         let known = basis.is_some_and(|basis| basis != Basis::Nothing);
         if depth == Depth::Everything && known && !self.restore_rest(tools, id, now) {
@@ -117,9 +121,14 @@ impl Core {
         let Some(runs) = self.learner.rest(id) else {
             return false;
         };
-        let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|_| !runs.is_empty()) else {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else {
             return true;
         };
+        // Until it ends before its time.
+        sandbox.whole = true;
+        if runs.is_empty() {
+            return true;
+        }
         let progress = &mut sandbox.progress;
         let progress = progress.get_or_insert_with(|| Progress::new(MAX_WINDOW, now));
         progress.append(runs, Trigger::Rest);
@@ -182,6 +191,7 @@ impl Core {
             return;
         };
         (self.changed, sandbox.changed) = (true, true);
+        sandbox.whole &= progress.is_done();
         let rest: Vec<_> = progress.left().collect();
         sandbox.shown.dropped_pages += rest.len() as u64;
         self.total.dropped_pages += rest.len() as u64;

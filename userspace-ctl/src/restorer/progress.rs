@@ -116,6 +116,11 @@ impl Progress {
         self.next = now;
     }
 
+    /// All was asked for.
+    pub fn is_done(&self) -> bool {
+        self.runs.is_empty()
+    }
+
     /// All of the plans was asked for.
     pub fn is_planned_done(&self) -> bool {
         self.left().next().is_none()
@@ -199,7 +204,7 @@ impl Progress {
             }
         }
         self.next = now.saturating_add(times.look);
-        Ok(match self.runs.is_empty() {
+        Ok(match self.is_done() {
             true => Standing::Done,
             false => Standing::Going,
         })

@@ -44,6 +44,8 @@ pub struct Sandbox {
     pub turn: bool,
     /// The plan that is being carried out.
     pub progress: Option<Progress>,
+    /// All that was out in the wait before was asked for, and nothing had to be faulted in since.
+    pub whole: bool,
     /// Something of it is to be shown anew.
     pub changed: bool,
     /// The governor waits for the end of its plans.
@@ -89,6 +91,7 @@ impl Sandbox {
             table: Table::default(),
             turn: true,
             progress: None,
+            whole: false,
             changed: true,
             governed: false,
             next_read: None,
@@ -153,6 +156,11 @@ impl Sandbox {
         self.armed > 0
     }
 
+    /// Nothing is left to restore.
+    pub fn is_back(&self) -> bool {
+        self.whole && self.progress.is_none()
+    }
+
     /// The signal was seen.
     pub fn silence(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -161,6 +169,7 @@ impl Sandbox {
     /// A turn begins.
     pub fn begin_turn(&mut self, now: Duration) {
         self.turn = true;
+        self.whole = false;
         self.first_tool = Some(0);
         self.resumed = Some(now);
     }
@@ -244,6 +253,7 @@ impl Sandbox {
         let number = |what| seen.iter().filter(|one| one.what == what).count() as u32;
         let (demand, hits, misses) = (number(What::Demand), number(What::Hit), number(What::Miss));
         self.events += u64::from(demand + hits);
+        self.whole &= demand == 0;
         if let Some(stall) = &mut self.first_tool {
             let demand = seen.iter().filter(|one| one.what == What::Demand);
             *stall += demand.map(|one| u64::from(one.stall_ns)).sum::<u64>();

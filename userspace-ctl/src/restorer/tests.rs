@@ -179,6 +179,20 @@ fn what_else_there_is_comes_after_the_plan() {
     let board = desk.board();
     assert_eq!(board.total.rest_pages, 2000 - planned.len() as u64);
     assert_eq!(board.total.dropped_pages, 0);
+    // A tool needs no plan then, until something is missing: what can be said of that was asked for already.
+    let plans = board.total.plans;
+    let tool = |desk: &mut Desk| {
+        desk.hint(1, "tool-start;tool=pytest");
+        let reports = desk.order(Order::Restore(1, Trigger::ToolStart, Depth::Plan));
+        desk.hint(1, "tool-end");
+        reports
+    };
+    assert_eq!(tool(&mut desk), [Report::Restored(1)]);
+    desk.module.take_out(10);
+    desk.module.touch(1, 10, 1999);
+    desk.hint(1, "tool-end");
+    assert_eq!(tool(&mut desk), [Report::Unable(1, Trigger::ToolStart)]);
+    assert_eq!(desk.board().total.plans, plans);
     // A wait ends it.
     desk.module.take_out(10);
     desk.module.prompt.set(false);

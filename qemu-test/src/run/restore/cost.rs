@@ -45,6 +45,8 @@ pub struct Cost {
     pub daemon_seconds: f64,
     /// CPU seconds of the sandboxes.
     pub sandbox_seconds: f64,
+    /// Seconds in which sandboxes could run and had no CPU.
+    pub queued_seconds: f64,
 }
 
 impl Cost {
@@ -53,9 +55,10 @@ impl Cost {
         let counters = backend.statistics()?;
         let mut cost = Self::of(&counters);
         for sandbox in sandboxes {
-            let process = Process::read(sandbox.pid)?;
-            cost.major_faults += process.major_faults;
-            cost.sandbox_seconds += process.cpu_seconds;
+            cost.major_faults += Process::read(sandbox.pid)?.major_faults;
+            let scheduled = Scheduled::read(sandbox.pid)?;
+            cost.sandbox_seconds += scheduled.ran;
+            cost.queued_seconds += scheduled.queued;
         }
         if let Some(daemon) = backend.daemon() {
             cost.daemon_seconds = Process::read(daemon.pid())?.cpu_seconds;
@@ -137,6 +140,7 @@ impl Sub for Cost {
             second_look_seconds: self.second_look_seconds - before.second_look_seconds,
             daemon_seconds: self.daemon_seconds - before.daemon_seconds,
             sandbox_seconds: self.sandbox_seconds - before.sandbox_seconds,
+            queued_seconds: self.queued_seconds - before.queued_seconds,
         }
     }
 }
@@ -167,9 +171,55 @@ impl Process {
     }
 }
 
+/// What the scheduler says about a process of one thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Scheduled {
+    /// Seconds on a CPU.
+    pub ran: f64,
+    /// Seconds in which it could run and had none.
+    pub queued: f64,
+}
+
+impl Scheduled {
+    /// Reads it.
+    pub fn read(pid: u32) -> Result<Self> {
+        let path = PathBuf::from(format!("/proc/{pid}/schedstat"));
+        let text = cgroup::read(&path)?;
+        Self::parse(&text).with_context(|| format!("parse {}", path.display()))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut fields = text.split_ascii_whitespace();
+        let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / 1e9);
+        Some(Self {
+            ran: seconds()?,
+            queued: seconds()?,
+        })
+    }
+}
+
+impl Sub for Scheduled {
+    type Output = Scheduled;
+
+    fn sub(self, before: Scheduled) -> Scheduled {
+        Scheduled {
+            ran: self.ran - before.ran,
+            queued: self.queued - before.queued,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_on_a_processor_and_before_it() {
+        let scheduled = Scheduled::parse("1500000000 250000000 12\n").unwrap();
+        assert_eq!((scheduled.ran, scheduled.queued), (1.5, 0.25));
+        assert_eq!(scheduled - scheduled, Scheduled::default());
+        assert!(Scheduled::parse("1500000000\n").is_none());
+    }
 
     #[test]
     fn faults_and_time_of_a_process() {

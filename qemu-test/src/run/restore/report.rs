@@ -47,6 +47,10 @@ struct Configuration {
     coverage: f64,
     /// See [`Cost::hit_ratio`]: of what was expected to be touched; 0 where nothing is.
     hit_ratio: f64,
+    /// CPU time of the tool calls over that without compression.
+    cpu_ratio: f64,
+    /// Time in which tool calls could run and had no CPU, over the time of those without compression.
+    queued_ratio: f64,
     /// Pages that tools wanted for each page that was restored, expected or not; 0 where none is.
     used_ratio: f64,
     /// What a fault that waits for its page adds to a turn, in ns.
@@ -167,6 +171,18 @@ impl Configuration {
         let base_p99 = Spread::of(base_seconds).p99;
         let cost = outcome.cost;
         let without = without.map(|without| &without.cost);
+        let ran = |outcome: &Outcome| {
+            outcome
+                .calls
+                .iter()
+                .map(|call| call.scheduled.ran)
+                .sum::<f64>()
+        };
+        let queued = outcome
+            .calls
+            .iter()
+            .map(|call| call.scheduled.queued)
+            .sum::<f64>();
         let (all, all_base) = (mine.iter().sum::<f64>(), base.iter().sum::<f64>());
         let ratio = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };
         let wanted = without.map_or(cost.hits + cost.major_faults, |without| {
@@ -175,6 +191,8 @@ impl Configuration {
         let spared = wanted.saturating_sub(cost.major_faults) as f64;
         Ok(Self {
             slowdown: all / all_base.max(1e-9),
+            cpu_ratio: ran(outcome) / ran(none).max(1e-9),
+            queued_ratio: queued / all_base.max(1e-9),
             p99_first_tool_ratio: first_tool_seconds.p99 / base_p99.max(1e-9),
             coverage: match outcome.way.restore() {
                 Restore::Nothing => 0.0,
@@ -257,13 +275,15 @@ impl Report {
             self.gap_ms
         );
         println!(
-            "@@ {:<22} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>6} {:>7} {:>7}",
+            "@@ {:<22} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>7} {:>6} {:>7} {:>7}",
             "",
             "slowdown",
             "turn s",
             "first s",
             "p99 s",
             "p99 x",
+            "cpu x",
+            "queued",
             "faults",
             "restore",
             "cover",
@@ -273,13 +293,15 @@ impl Report {
         let ordered = self.order.iter();
         for (name, one) in ordered.filter_map(|name| Some((name, self.configurations.get(name)?))) {
             println!(
-                "@@ {:<22} {:>8.2} {:>8.3} {:>8.3} {:>8.3} {:>8.2} {:>7.0} {:>7.0} {:>6.2} {:>7.2} {:>7.2}{}",
+                "@@ {:<22} {:>8.2} {:>8.3} {:>8.3} {:>8.3} {:>8.2} {:>6.2} {:>6.2} {:>7.0} {:>7.0} {:>6.2} {:>7.2} {:>7.2}{}",
                 name,
                 one.slowdown,
                 one.turn_seconds.median,
                 one.first_tool_seconds.median,
                 one.first_tool_seconds.p99,
                 one.p99_first_tool_ratio,
+                one.cpu_ratio,
+                one.queued_ratio,
                 one.major_faults_per_turn,
                 one.prefetched_per_turn,
                 one.coverage,
@@ -289,6 +311,7 @@ impl Report {
             );
         }
         println!("@@ turn s, first s: medians of turns and of their first calls; faults and restored pages for a turn; memory: ratio");
+        println!("@@ cpu x: CPU time of the calls over that without compression; queued: time without a CPU, over that of those calls");
         for target in &self.targets {
             println!(
                 "@@ {}: {:.3}, wanted {}: {}",
@@ -354,6 +377,7 @@ fn targets(configurations: &BTreeMap<&'static str, Configuration>) -> Vec<Target
 
 #[cfg(test)]
 mod tests {
+    use super::super::cost::Scheduled;
     use super::*;
 
     fn call(first: bool, seconds: f64) -> Call {
@@ -363,6 +387,10 @@ mod tests {
             first,
             tool: "search",
             seconds,
+            scheduled: Scheduled {
+                ran: seconds / 2.0,
+                queued: seconds / 4.0,
+            },
         }
     }
 
@@ -386,6 +414,7 @@ mod tests {
         let none = outcome(Way::None, &[1.0, 3.0]);
         let slow = Configuration::new(&outcome(Way::Agentzip, &[2.0, 3.0]), &none, None).unwrap();
         assert_eq!(slow.slowdown, 7.0 / 6.0);
+        assert_eq!((slow.cpu_ratio, slow.queued_ratio), (7.0 / 6.0, 7.0 / 24.0));
         assert_eq!(slow.p99_first_tool_ratio, 1.0);
         assert_eq!(slow.first_tool_ratio.p99, 2.0);
         assert_eq!(slow.turn_ratio.samples, 2);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::cost::Cost;
+use super::cost::{Cost, Scheduled};
 use super::{schedule, Args, Way, LEARNING_TURNS};
 use crate::run::backend::{Backend, Places};
 use crate::run::cgroup::Cgroup;
@@ -34,6 +34,8 @@ pub struct Call {
     pub tool: &'static str,
     /// From the hint that the tool starts to its result.
     pub seconds: f64,
+    /// What of that the sandbox had a CPU, or waited for one.
+    pub scheduled: Scheduled,
 }
 
 /// What one configuration showed.
@@ -175,15 +177,18 @@ fn take_turn(
     let gap = Duration::from_millis(args.gap_ms).mul_f64(args.time_scale);
     std::thread::sleep(gap);
     for tool in schedule::calls(args.seed, index, turn) {
+        let before = Scheduled::read(sandbox.pid)?;
         let begin = Instant::now();
         backend.works(cgroup, &format!("tool-start;tool={tool}"))?;
         digests.push(sandbox.call(tool)?.digest);
+        let seconds = begin.elapsed().as_secs_f64();
         calls.push(Call {
             sandbox: index,
             turn,
             first: calls.is_empty(),
             tool,
-            seconds: begin.elapsed().as_secs_f64(),
+            seconds,
+            scheduled: Scheduled::read(sandbox.pid)? - before,
         });
         backend.works(cgroup, "tool-end")?;
     }
