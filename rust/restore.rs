@@ -42,6 +42,9 @@ use crate::uapi::{self, FaultKind, FaultRecord, NOT_DECODED};
 /// Tries of a page that is being read from a disk, or that somebody else has locked.
 const TRIES: usize = 3;
 
+/// Nice value of jobs and tests: a tool that computes keeps three quarters of a CPU that it shares with one.
+const NICE: c_int = 5;
+
 /// The workers; stopped when dropped.
 pub(crate) struct Workers;
 
@@ -110,7 +113,7 @@ fn is_wanted(state: &State, request: &Request) -> bool {
 
 fn job(state: &State, work: &Work) {
     // SAFETY: It ends in this function.
-    let before = unsafe { bindings::agentzip_job_begin() };
+    let before = unsafe { bindings::agentzip_job_begin(NICE) };
     let mut outcomes = [Outcome::Left; JOB_PAGES];
     let outcomes = outcomes.get_mut(..work.pages().len()).unwrap_or_default();
     let over = match work.request.process.memory() {
@@ -159,6 +162,8 @@ fn restore(state: &State, work: &Work, memory: &Memory<'_>, outcomes: &mut [Outc
             {
                 return true;
             }
+            // SAFETY: May sleep, as we may, and nothing is locked; unloading waits for the work item.
+            unsafe { bindings::agentzip_give_way() };
         }
         if !outcomes.contains(&Outcome::Left) {
             break;
@@ -215,7 +220,7 @@ fn test(state: &State, work: &Work) {
         return;
     };
     // SAFETY: It ends in this function.
-    let before = unsafe { bindings::agentzip_job_begin() };
+    let before = unsafe { bindings::agentzip_job_begin(NICE) };
     let (mut hits, mut misses) = (0, 0);
     let pages = work.pages();
     let is_restored = |i: usize| i < pages.len() && work.restored >> i & 1 != 0;

@@ -157,6 +157,9 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
             return false;
         }
     }
+    // SAFETY: Reclaim may sleep, and we hold nothing that must not; the caller's count of stores under way keeps
+    // the module.
+    unsafe { bindings::agentzip_give_way() };
     true
 }
 

@@ -306,14 +306,6 @@ void agentzip_rs_hit_test(void);
 /* Stop them for good and wait until they are done. May sleep. */
 void agentzip_restore_stop(void);
 
-struct agentzip_cpu_time {
-	u64 ns;
-	int nice;
-};
-
-/* CPU time that the current thread spends in between, in ns. */
-struct agentzip_cpu_time agentzip_job_begin(void);
-u64 agentzip_job_end(struct agentzip_cpu_time before);
 /* Sleep for a disk. */
 void agentzip_job_pause(void);
 
@@ -470,6 +462,20 @@ bool agentzip_rs_housekeeping(void);
  */
 void agentzip_second_look_kick(void);
 int agentzip_rs_second_look(void);
+struct agentzip_cpu_time {
+	u64 ns;
+	int nice;
+};
+
+/* CPU time that the current thread spends in between, at this nice value, in ns. */
+struct agentzip_cpu_time agentzip_job_begin(int nice);
+u64 agentzip_job_end(struct agentzip_cpu_time before);
+/*
+ * Let run who waits for this CPU, if we have a raised nice value. May sleep. Only inside of
+ * what keeps the module: it is a voluntary switch, which synchronize_rcu_tasks() takes for
+ * the end of what ran.
+ */
+void agentzip_give_way(void);
 
 /* ---- trace.c ---- */
 

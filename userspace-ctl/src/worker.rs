@@ -169,7 +169,9 @@ impl Job {
             .name("reclaim".to_owned())
             .stack_size(128 << 10)
             .spawn(move || {
-                yields::by(yields::RECLAIM);
+                if spare.is_none() {
+                    yields::now();
+                }
                 let _finish = Finish(&own);
                 own.thread.store(thread_id(), Ordering::Release);
                 run(&own, &files, order, spare.as_ref())

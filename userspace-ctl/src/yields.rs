@@ -2,22 +2,18 @@
 
 //! Threads that yield: what is done while an agent waits has time, and another one's tool has none.
 //!
-//! By nice values and not by `SCHED_IDLE`: a thread that reclaims holds folios locked and a buffer of the
-//! module, for which others may have to wait, and so must go on now and then on a machine that is busy all
-//! the time.
+//! Not far, and not by `SCHED_IDLE`: a thread that reclaims has folios locked, for which a sandbox that goes on may
+//! have to wait, and one that plans has the time of an answer of the LLM. Threads that work while they hold
+//! a lock of a running sandbox, as its `mmap_lock`, do not yield at all.
 
-/// Of threads that take pages out.
-pub const RECLAIM: i32 = 10;
-/// Of the thread that learns and plans: the LLM's answer goes on for some time after its first token, in
-/// which pages have to come back.
-pub const PLANNING: i32 = 5;
-/// Of what nobody waits for.
-pub const UNHURRIED: i32 = 19;
+/// Nice value of reclaim and of the restorer, above that of the daemon; the module's restore workers have the
+/// same. Against who runs a tool they get a quarter of a CPU.
+const NICE: i32 = 5;
 
-/// Raises the nice value of this thread by so much, up to 19; to be called once.
-pub fn by(nice: i32) {
+/// Raises the nice value of this thread, up to 19; to be called once.
+pub fn now() {
     // It never fails for a rise; a thread as nice as before does the same, only not as politely.
-    let _ = rustix::process::nice(nice);
+    let _ = rustix::process::nice(NICE);
 }
 
 #[cfg(test)]
@@ -28,10 +24,10 @@ mod tests {
     fn only_this_thread_yields() {
         let before = getpriority_process(None).unwrap();
         let other = std::thread::spawn(|| {
-            super::by(super::UNHURRIED);
+            super::now();
             getpriority_process(None).unwrap()
         });
-        assert_eq!(other.join().unwrap(), 19);
+        assert_eq!(other.join().unwrap(), (before + super::NICE).min(19));
         assert_eq!(getpriority_process(None).unwrap(), before);
     }
 }

@@ -28,8 +28,8 @@ const LOG: &str = "agentzip-daemon.log";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time in which all that sandboxes own is to be out.
 const LIMIT: Duration = Duration::from_secs(8 * 60);
-/// Pause between two looks.
-const POLL: Duration = Duration::from_millis(250);
+/// Pause between two looks: each takes CPU time of the daemon.
+const POLL: Duration = Duration::from_millis(500);
 /// Looks in a row that must find nothing more going out.
 const QUIET: u32 = 2;
 

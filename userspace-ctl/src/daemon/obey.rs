@@ -117,6 +117,7 @@ impl Daemon {
         };
         match started {
             Ok(job) => {
+                self.taken(id);
                 self.jobs.insert(id, job);
             }
             Err(error) => {

@@ -164,6 +164,11 @@ impl Daemon {
         held
     }
 
+    /// Pages of a sandbox are being taken out: what was back is so no more.
+    pub(super) fn taken(&self, id: Id) {
+        self.restoring.order(Order::Taken(id));
+    }
+
     /// The pages of a sandbox were looked at.
     fn looked(&mut self, id: Id) {
         self.restoring.looked_at.remove(&id);

@@ -22,7 +22,7 @@ use crate::hot::{HotSet, Target};
 use crate::lifecycle::Time;
 use crate::sys::interrupt::{thread_cpu_time, thread_id};
 use crate::worker::Spare;
-use crate::{yields, Paths};
+use crate::Paths;
 
 /// The thread, and the way back from it.
 pub struct Sampling {
@@ -49,7 +49,6 @@ impl Sampling {
         std::thread::Builder::new()
             .name("sample".to_owned())
             .spawn(move || {
-                yields::by(yields::UNHURRIED);
                 let began = Instant::now();
                 let spent = || thread_cpu_time(thread_id()).unwrap_or_default();
                 let mut sampler = Sampler::default();

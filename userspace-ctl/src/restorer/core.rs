@@ -86,6 +86,11 @@ impl Core {
             Order::Hint(id, hint) => self.hint(tools, id, &hint),
             Order::Restore(id, trigger, depth) => self.restore(tools, id, trigger, depth),
             Order::End(id) => self.end(id),
+            Order::Taken(id) => {
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.whole = false;
+                }
+            }
             Order::Settings(settings) => self.set(tools, *settings),
             Order::Plans(token, plans) => {
                 let response = plans::answer(&mut self.learner, &plans);

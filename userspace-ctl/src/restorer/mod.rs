@@ -68,6 +68,8 @@ pub enum Order {
     Restore(Id, Trigger, Depth),
     /// End that at once.
     End(Id),
+    /// Pages of it are being taken out.
+    Taken(Id),
     /// The settings are others now.
     Settings(Box<Settings>),
     /// What was learned is asked for, or given. Ends with [`Report::Answer`].
@@ -144,7 +146,7 @@ impl Restorer {
         let thread = std::thread::Builder::new()
             .name("restorer".to_owned())
             .spawn(move || {
-                yields::by(yields::PLANNING);
+                yields::now();
                 while thread.turn() {}
             })?;
         Ok(Restorer {

@@ -176,6 +176,7 @@ impl Core {
             Ok(Standing::Going) => {}
             Ok(Standing::Done | Standing::Late) => self.end(id),
             Err(error) => {
+                sandbox.whole = false;
                 self.failed(id, &error);
                 self.end(id);
             }
@@ -191,7 +192,7 @@ impl Core {
             return;
         };
         (self.changed, sandbox.changed) = (true, true);
-        sandbox.whole &= progress.is_done();
+        sandbox.whole &= progress.is_whole();
         let rest: Vec<_> = progress.left().collect();
         sandbox.shown.dropped_pages += rest.len() as u64;
         self.total.dropped_pages += rest.len() as u64;
@@ -230,7 +231,10 @@ impl Core {
                 continue;
             };
             let goes_on = due(sandbox.progress.as_ref().map(|progress| progress.next));
-            if due(sandbox.next_read) {
+            if due(sandbox.next_read) && sandbox.is_back() {
+                // There are no faults that anything could follow; should there be many, the ring tells.
+                sandbox.next_read = None;
+            } else if due(sandbox.next_read) {
                 sandbox.read_later(now, self.settings.sample_period);
                 self.follow(tools, id, now);
                 self.charge(tools, id);

@@ -35,6 +35,8 @@ pub struct Progress {
     asked: u32,
     /// The last page of each batch that may not be there yet, and when it was asked for.
     pending: VecDeque<(i32, u64, Duration)>,
+    /// The module did not take something, or dropped it.
+    missed: bool,
     /// Pages of plans that the module has queued.
     pub queued: u64,
     /// The same of what nobody expects to be touched.
@@ -91,6 +93,7 @@ impl Progress {
             window: u64::from(window.max(1)),
             asked: 0,
             pending: VecDeque::new(),
+            missed: false,
             queued: 0,
             queued_rest: 0,
             next: now,
@@ -116,9 +119,9 @@ impl Progress {
         self.next = now;
     }
 
-    /// All was asked for.
-    pub fn is_done(&self) -> bool {
-        self.runs.is_empty()
+    /// All was asked for, and taken as far as is known.
+    pub fn is_whole(&self) -> bool {
+        self.runs.is_empty() && !self.missed
     }
 
     /// All of the plans was asked for.
@@ -163,6 +166,7 @@ impl Progress {
             if !is_old && is_out(device, id, pid, page)? {
                 break;
             }
+            self.missed |= is_old;
             self.pending.pop_front();
         }
         while self.pending.len() < AHEAD && !self.runs.is_empty() {
@@ -204,7 +208,7 @@ impl Progress {
             }
         }
         self.next = now.saturating_add(times.look);
-        Ok(match self.is_done() {
+        Ok(match self.runs.is_empty() {
             true => Standing::Done,
             false => Standing::Going,
         })
@@ -286,6 +290,7 @@ impl Progress {
             // It ended, or its memory changed: what is left of the plan may still be right.
             Err(error) => {
                 debug!(pid, "not restored: {error}");
+                self.missed |= table.is_alive(pid);
                 Ok(None)
             }
         }

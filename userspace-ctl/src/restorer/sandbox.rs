@@ -253,7 +253,6 @@ impl Sandbox {
         let number = |what| seen.iter().filter(|one| one.what == what).count() as u32;
         let (demand, hits, misses) = (number(What::Demand), number(What::Hit), number(What::Miss));
         self.events += u64::from(demand + hits);
-        self.whole &= demand == 0;
         if let Some(stall) = &mut self.first_tool {
             let demand = seen.iter().filter(|one| one.what == What::Demand);
             *stall += demand.map(|one| u64::from(one.stall_ns)).sum::<u64>();
@@ -267,7 +266,7 @@ impl Sandbox {
 
 impl Core {
     /// Takes what the ring of a sandbox has and tells the learner. Returns how many demand faults it was.
-    pub(super) fn read(&mut self, tools: Tools<'_>, id: Id, _now: Duration) -> u32 {
+    pub(super) fn read(&mut self, tools: Tools<'_>, id: Id, now: Duration) -> u32 {
         let mut demand = 0;
         for _ in 0..BATCHES {
             let Some(sandbox) = self
@@ -291,6 +290,13 @@ impl Core {
                 .saturating_sub(sandbox.lost.unwrap_or(taken.lost));
             sandbox.lost = Some(taken.lost);
             room.truncate(taken.records);
+            let demanded = |record: &FaultRecord| record.kind == FaultKind::Demand as u8;
+            if sandbox.whole && (lost > 0 || room.iter().any(demanded)) {
+                sandbox.whole = false;
+                if sandbox.turn {
+                    sandbox.read_soon(now, self.settings.scale);
+                }
+            }
             if room
                 .iter()
                 .any(|record| sandbox.table.role(record.tgid).is_none())

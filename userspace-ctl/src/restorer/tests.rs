@@ -193,8 +193,25 @@ fn what_else_there_is_comes_after_the_plan() {
     desk.hint(1, "tool-end");
     assert_eq!(tool(&mut desk), [Report::Unable(1, Trigger::ToolStart)]);
     assert_eq!(desk.board().total.plans, plans);
+    // Nor so when it was taken from meanwhile.
+    let again = |desk: &mut Desk| {
+        desk.hint(1, "llm-wait");
+        desk.module.take_out(10);
+        desk.pass(MS(2000));
+        desk.hint(1, "first-token");
+        desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Everything));
+        desk.pass(MS(100));
+    };
+    again(&mut desk);
+    let plans = desk.board().total.plans;
+    assert_eq!(tool(&mut desk), [Report::Restored(1)]);
+    assert_eq!(desk.board().total.plans, plans);
+    desk.order(Order::Taken(1));
+    tool(&mut desk);
+    assert_eq!(desk.board().total.plans, plans + 1);
     // A wait ends it.
     desk.module.take_out(10);
+    desk.module.asked.take();
     desk.module.prompt.set(false);
     desk.hint(1, "llm-wait");
     desk.pass(MS(2000));

@@ -39,7 +39,8 @@ pub struct Args {
     #[arg(long, default_value_t = 2)]
     parallel: usize,
     /// Time from the first token of an answer to the tool call that it asks for, in ms on hardware: it is
-    /// multiplied by the time scale. A call of 40 tokens, at 80 of them a second, takes half a second to write.
+    /// multiplied by the time scale, and by 0.5 to 1.5 at random. A call of 40 tokens, at 80 of them a second,
+    /// takes half a second to write.
     #[arg(long, default_value_t = 500)]
     gap_ms: u64,
     /// Only these configurations, and `none` (may be repeated).

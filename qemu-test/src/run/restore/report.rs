@@ -251,7 +251,7 @@ impl Report {
             parallel: args.parallel,
             time_scale: args.time_scale,
             gap_ms: args.gap_ms,
-            how: "one guest; in each turn: first-token, the gap, one or two tool calls and a note, llm-wait until \
+            how: "one guest; in each turn: first-token, the gap times 0.5 to 1.5, one or two tool calls and a note, llm-wait until \
                   all memory is out; times from tool-start to the result, the gap not counted",
             configurations,
             targets,

@@ -28,6 +28,13 @@ pub fn calls(seed: u64, sandbox: usize, turn: usize) -> Vec<&'static str> {
     calls
 }
 
+/// How long the answer goes on before its tool call, as a part of the usual time: from a half to three halves,
+/// for answers differ, and sandboxes that began together would stay together.
+pub fn gap(seed: u64, sandbox: usize, turn: usize) -> f64 {
+    let mut random = Random::new(!seed, sandbox as u64, turn as u64);
+    0.5 + (random.next() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// SplitMix64.
 struct Random(u64);
 
@@ -73,5 +80,9 @@ mod tests {
         let first: BTreeSet<_> = all(1).iter().map(|calls| calls[0]).collect();
         assert_eq!(first, TOOLS.into_iter().collect());
         assert!(all(1).iter().all(|calls| calls.last() == Some(&LAST)));
+        let gaps: Vec<f64> = (0..400).map(|turn| gap(1, turn % 8, turn)).collect();
+        assert!(gaps.iter().all(|gap| (0.5..1.5).contains(gap)));
+        let mean = gaps.iter().sum::<f64>() / 400.0;
+        assert!((0.9..1.1).contains(&mean), "{mean}");
     }
 }

@@ -175,7 +175,7 @@ fn take_turn(
     let mut calls = Vec::new();
     backend.works(cgroup, "first-token")?;
     let gap = Duration::from_millis(args.gap_ms).mul_f64(args.time_scale);
-    std::thread::sleep(gap);
+    std::thread::sleep(gap.mul_f64(schedule::gap(args.seed, index, turn)));
     for tool in schedule::calls(args.seed, index, turn) {
         let before = Scheduled::read(sandbox.pid)?;
         let begin = Instant::now();
