@@ -283,8 +283,8 @@ impl Queue {
         Some(Next::Job(work))
     }
 
-    /// A job is done: `restored` has a bit set for each page that is to have a hit test. With `over` the rest of the request is
-    /// dropped: returns how many pages that were.
+    /// A job is done: `restored` has a bit set for each page that is to have a hit test. With `over` the
+    /// rest of the request is dropped: returns how many pages that were.
     pub(crate) fn done(&self, work: &Work, restored: u64, over: bool) -> u64 {
         let due = Instant::now() + work.request.hit_window;
         let mut requests = self.requests.lock();

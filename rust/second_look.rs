@@ -21,6 +21,11 @@
 //! on it has this one, and reaping waits for neither to be left. The slot may pass to another sandbox
 //! after that, which nobody keeps: the engine is told whose entry to look at and leaves that one alone.
 
+//!
+//! Between two looks it gives way to who waits for its CPU: nothing is counted or held then but its own
+//! scratch. During a look it may be preempted, under RCU and with the sandbox counted: reaping and
+//! whoever waits for readers wait for as long.
+
 use kernel::prelude::*;
 use kernel::sync::atomic::Relaxed;
 use kernel::sync::rcu;

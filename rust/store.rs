@@ -37,6 +37,8 @@
 //! * encode, decode / replacement of a template page: both under RCU: template.rs.
 //! * template removal: refused while a sandbox refers to it.
 //! * disarm: refused while an entry exists; then hooks.c waits for whoever is inside.
+//! * a store gives way at its end, to who waits for the CPU: its folio is locked and its entries are
+//!   there, as if it had been preempted; SRCU keeps the module, and drain waits for it;
 //! * kill switch, drain: a store under way may still add entries after the switch was set; drain
 //!   waits for those.
 //!

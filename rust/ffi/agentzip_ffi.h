@@ -462,6 +462,9 @@ bool agentzip_rs_housekeeping(void);
  */
 void agentzip_second_look_kick(void);
 int agentzip_rs_second_look(void);
+
+/* ---- worker.c, for all work items: CPU time, and how they yield ---- */
+
 struct agentzip_cpu_time {
 	u64 ns;
 	int nice;
@@ -470,6 +473,7 @@ struct agentzip_cpu_time {
 /* CPU time that the current thread spends in between, at this nice value, in ns. */
 struct agentzip_cpu_time agentzip_job_begin(int nice);
 u64 agentzip_job_end(struct agentzip_cpu_time before);
+
 /*
  * Let run who waits for this CPU, if we have a raised nice value. May sleep. Only inside of
  * what keeps the module: it is a voluntary switch, which synchronize_rcu_tasks() takes for

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The module's periodic work, and the second look; what they do is in
- * housekeeping.rs and second_look.rs.
+ * housekeeping.rs and second_look.rs. And how these and the restore workers yield.
  */
 #include <linux/kernel.h>
 #include <linux/sched.h>
