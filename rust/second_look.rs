@@ -20,7 +20,6 @@
 //! it is for still in the table after it: until then the sandbox has an entry, from then
 //! on it has this one, and reaping waits for neither to be left. The slot may pass to another sandbox
 //! after that, which nobody keeps: the engine is told whose entry to look at and leaves that one alone.
-
 //!
 //! Between two looks it gives way to who waits for its CPU: nothing is counted or held then but its own
 //! scratch. During a look it may be preempted, under RCU and with the sandbox counted: reaping and

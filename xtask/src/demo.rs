@@ -5,7 +5,7 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{bail, Context, Result};
 
 use crate::guest::Guest;
 use crate::kernel::Kernel;
@@ -36,12 +36,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     guest.limit = Duration::from_secs(40 * 60);
     let outcome = guest.boot(&cache, &artifacts, false)?;
 
-    let source = outcome.report.join("demo.json");
-    ensure!(
-        source.exists(),
-        "the guest handed out no demo.json, see {}",
-        outcome.report.display()
-    );
+    let source = outcome.file("demo.json")?;
     let text = fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?;
     serde_json::from_str::<serde_json::Value>(&text)
         .context("demo.json of the guest is no JSON")?;

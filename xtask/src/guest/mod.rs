@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
 
 use crate::build::Artifacts;
 use crate::kernel::Kernel;
@@ -52,6 +52,19 @@ pub struct Outcome {
     pub report: PathBuf,
     /// From the start of QEMU to its end.
     pub elapsed: Duration,
+}
+
+impl Outcome {
+    /// A file that the guest handed out.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        let file = self.report.join(name);
+        ensure!(
+            file.exists(),
+            "the guest handed out no {name}: what it said, as of an option that it does not know, is at the end of {}",
+            self.report.with_extension("log").display()
+        );
+        Ok(file)
+    }
 }
 
 /// How one boot ended.
