@@ -13,7 +13,7 @@ use crate::guest::Guest;
 use crate::kernel::Kernel;
 use crate::{build, paths, progress, setup};
 
-/// Some 200 first calls in each of eleven configurations take two to three hours in an emulated guest.
+/// Some 200 first calls in each of twelve configurations take two to three hours in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(4 * 3600);
 /// Longest silence: five turns of all sandboxes.
 const SILENCE: Duration = Duration::from_secs(15 * 60);

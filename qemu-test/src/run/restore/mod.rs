@@ -3,7 +3,8 @@
 //! pages back.
 //!
 //! All configurations run in one guest, one after the other, on forks of one zygote. Times are ratios to
-//! those of the run without compression, where the same sandbox makes the same call.
+//! those of the run without compression, where the same sandbox makes the same call. That run is the first
+//! one, and is made once more at the end: an emulated guest does not keep its speed for two hours.
 
 mod cost;
 mod report;
@@ -43,7 +44,7 @@ pub struct Args {
     /// takes half a second to write.
     #[arg(long, default_value_t = 500)]
     gap_ms: u64,
-    /// Only these configurations, and `none` (may be repeated).
+    /// Only these configurations, and those without compression (may be repeated).
     #[arg(long, value_name = "NAME", value_enum)]
     only: Vec<Way>,
     /// What `agentzip-guest calibrate` says on the machine that runs this guest.
@@ -101,11 +102,13 @@ enum Way {
     AgentzipPlan,
     /// AgentZip as it is: with all predictors, then everything else.
     Agentzip,
+    /// No compression once more, to see what changed meanwhile.
+    NoneAgain,
 }
 
 impl Way {
     /// In the order in which they run.
-    const ALL: [Way; 11] = [
+    const ALL: [Way; 12] = [
         Way::None,
         Way::ZswapZstd,
         Way::AgentzipNoPrefetch,
@@ -117,7 +120,13 @@ impl Way {
         Way::AgentzipAccessBitmap,
         Way::AgentzipPlan,
         Way::Agentzip,
+        Way::NoneAgain,
     ];
+
+    /// Whether it runs whatever is asked for.
+    fn is_base(self) -> bool {
+        matches!(self, Way::None | Way::NoneAgain)
+    }
 
     /// Its name in the report.
     fn name(self) -> &'static str {
@@ -133,12 +142,13 @@ impl Way {
             Way::AgentzipAll => "agentzip_all",
             Way::AgentzipPlan => "agentzip_plan",
             Way::Agentzip => "agentzip",
+            Way::NoneAgain => "none_again",
         }
     }
 
     fn configuration(self) -> Configuration {
         match self {
-            Way::None => Configuration::None,
+            Way::None | Way::NoneAgain => Configuration::None,
             Way::ZswapZstd => Configuration::ZswapZstd,
             _ => Configuration::Agentzip,
         }
@@ -152,7 +162,9 @@ impl Way {
             Restore::Planned(predictors)
         };
         match self {
-            Way::None | Way::ZswapZstd | Way::AgentzipNoPrefetch => Restore::Nothing,
+            Way::None | Way::NoneAgain | Way::ZswapZstd | Way::AgentzipNoPrefetch => {
+                Restore::Nothing
+            }
             Way::AgentzipRecorder => Restore::Planned(Predictors::NONE),
             Way::AgentzipAll => Restore::Everything,
             Way::AgentzipSequential => one(|p| p.sequential = true),
@@ -178,7 +190,7 @@ pub fn main(mut args: Args) -> Result<Tally> {
     let mut zygote = Zygote::start(&args.workload, &args.python, "tool_sandbox")?;
     let mut outcomes = Vec::new();
     for way in Way::ALL {
-        if way == Way::None || args.only.is_empty() || args.only.contains(&way) {
+        if way.is_base() || args.only.is_empty() || args.only.contains(&way) {
             outcomes.push(turns::run(&args, &mut zygote, way)?);
         }
     }

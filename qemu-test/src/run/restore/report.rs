@@ -41,8 +41,12 @@ pub struct Report {
 struct Configuration {
     /// Sum of the times of all turns over that without compression.
     slowdown: f64,
+    /// The same over the run without compression that was made last.
+    slowdown_again: f64,
     /// 99th percentile of the first tool call of a turn over that without compression.
     p99_first_tool_ratio: f64,
+    /// The same over the run without compression that was made last.
+    p99_first_tool_ratio_again: f64,
     /// See [`Cost::coverage`]; 0 where nothing is restored.
     coverage: f64,
     /// See [`Cost::hit_ratio`]: of what was expected to be touched; 0 where nothing is.
@@ -145,9 +149,24 @@ fn ratios(these: &[f64], those: &[f64]) -> Vec<f64> {
     pairs.map(|(this, that)| this / that.max(1e-9)).collect()
 }
 
+/// What a configuration is compared with.
+#[derive(Clone, Copy)]
+struct Bases<'a> {
+    /// The run without compression.
+    none: &'a Outcome,
+    /// That which was made last.
+    again: &'a Outcome,
+    /// The run without prefetch.
+    without: Option<&'a Outcome>,
+}
+
 impl Configuration {
-    /// `none`: the run without compression; `without`: that without prefetch.
-    fn new(outcome: &Outcome, none: &Outcome, without: Option<&Outcome>) -> Result<Self> {
+    fn new(outcome: &Outcome, bases: Bases) -> Result<Self> {
+        let Bases {
+            none,
+            again,
+            without,
+        } = bases;
         let same = |call: &Call| (call.sandbox, call.turn, call.first, call.tool);
         ensure!(
             outcome
@@ -168,7 +187,10 @@ impl Configuration {
         }
         let count = mine.len().max(1) as f64;
         let first_tool_seconds = Spread::of(first_seconds);
-        let base_p99 = Spread::of(base_seconds).p99;
+        let p99_over = |base: &[f64]| {
+            let base = Spread::of(base.iter().copied()).p99;
+            first_tool_seconds.p99 / base.max(1e-9)
+        };
         let cost = outcome.cost;
         let without = without.map(|without| &without.cost);
         let ran = |outcome: &Outcome| {
@@ -191,9 +213,11 @@ impl Configuration {
         let spared = wanted.saturating_sub(cost.major_faults) as f64;
         Ok(Self {
             slowdown: all / all_base.max(1e-9),
+            slowdown_again: all / turns(&again.calls).iter().sum::<f64>().max(1e-9),
             cpu_ratio: ran(outcome) / ran(none).max(1e-9),
             queued_ratio: queued / all_base.max(1e-9),
-            p99_first_tool_ratio: first_tool_seconds.p99 / base_p99.max(1e-9),
+            p99_first_tool_ratio: p99_over(&base_seconds),
+            p99_first_tool_ratio_again: p99_over(&seconds(&firsts(&again.calls))),
             coverage: match outcome.way.restore() {
                 Restore::Nothing => 0.0,
                 _ => cost.coverage(without).unwrap_or(0.0),
@@ -227,15 +251,17 @@ impl Configuration {
 }
 
 impl Report {
-    /// Makes the report; the first of the outcomes is the run without compression.
+    /// Makes the report of configurations that include [`Way::None`] and [`Way::NoneAgain`].
     pub fn new(args: &Args, python: &str, outcomes: &[Outcome]) -> Result<Self> {
-        let none = outcomes.first().context("nothing was run")?;
-        let without = outcomes
-            .iter()
-            .find(|outcome| outcome.way == Way::AgentzipNoPrefetch);
+        let find = |way: Way| outcomes.iter().find(|outcome| outcome.way == way);
+        let bases = Bases {
+            none: find(Way::None).context("there is no run without compression")?,
+            again: find(Way::NoneAgain).context("there is no last run without compression")?,
+            without: find(Way::AgentzipNoPrefetch),
+        };
         let mut configurations = BTreeMap::new();
         for outcome in outcomes {
-            let configuration = Configuration::new(outcome, none, without)?;
+            let configuration = Configuration::new(outcome, bases)?;
             configurations.insert(outcome.way.name(), configuration);
         }
         let kernel = cgroup::read(Path::new("/proc/sys/kernel/osrelease"))?;
@@ -275,9 +301,10 @@ impl Report {
             self.gap_ms
         );
         println!(
-            "@@ {:<22} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>7} {:>6} {:>7} {:>7}",
+            "@@ {:<22} {:>8} {:>6} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>7} {:>6} {:>7} {:>7}",
             "",
             "slowdown",
+            "again",
             "turn s",
             "first s",
             "p99 s",
@@ -293,9 +320,10 @@ impl Report {
         let ordered = self.order.iter();
         for (name, one) in ordered.filter_map(|name| Some((name, self.configurations.get(name)?))) {
             println!(
-                "@@ {:<22} {:>8.2} {:>8.3} {:>8.3} {:>8.3} {:>8.2} {:>6.2} {:>6.2} {:>7.0} {:>7.0} {:>6.2} {:>7.2} {:>7.2}{}",
+                "@@ {:<22} {:>8.2} {:>6.2} {:>8.3} {:>8.3} {:>8.3} {:>8.2} {:>6.2} {:>6.2} {:>7.0} {:>7.0} {:>6.2} {:>7.2} {:>7.2}{}",
                 name,
                 one.slowdown,
+                one.slowdown_again,
                 one.turn_seconds.median,
                 one.first_tool_seconds.median,
                 one.first_tool_seconds.p99,
@@ -310,6 +338,7 @@ impl Report {
                 if one.digests_equal { "" } else { "  RESULTS DIFFER" }
             );
         }
+        println!("@@ slowdown: over none; again: over none_again");
         println!("@@ turn s, first s: medians of turns and of their first calls; faults and restored pages for a turn; memory: ratio");
         println!("@@ cpu x: CPU time of the calls over that without compression; queued: time without a CPU, over that of those calls");
         for target in &self.targets {
@@ -334,7 +363,7 @@ impl Report {
     }
 }
 
-/// What is asked for, where it was measured.
+/// What is asked for, where it was measured. Of the two runs without compression the faster one counts.
 fn targets(configurations: &BTreeMap<&'static str, Configuration>) -> Vec<Target> {
     let mut targets = Vec::new();
     let Some(all) = configurations.get(Way::Agentzip.name()) else {
@@ -348,10 +377,10 @@ fn targets(configurations: &BTreeMap<&'static str, Configuration>) -> Vec<Target
             met: value <= most,
         });
     };
-    at_most("slowdown", all.slowdown, 1.10);
+    at_most("slowdown", all.slowdown.max(all.slowdown_again), 1.10);
     at_most(
         "p99 of first tools over none",
-        all.p99_first_tool_ratio,
+        all.p99_first_tool_ratio.max(all.p99_first_tool_ratio_again),
         1.5,
     );
     if let Some(without) = configurations.get(Way::AgentzipNoPrefetch.name()) {
@@ -409,10 +438,19 @@ mod tests {
         }
     }
 
+    fn bases<'a>(none: &'a Outcome, again: &'a Outcome) -> Bases<'a> {
+        Bases {
+            none,
+            again,
+            without: None,
+        }
+    }
+
     #[test]
     fn ratios_are_of_the_same_calls() {
         let none = outcome(Way::None, &[1.0, 3.0]);
-        let slow = Configuration::new(&outcome(Way::Agentzip, &[2.0, 3.0]), &none, None).unwrap();
+        let bases = bases(&none, &none);
+        let slow = Configuration::new(&outcome(Way::Agentzip, &[2.0, 3.0]), bases).unwrap();
         assert_eq!(slow.slowdown, 7.0 / 6.0);
         assert_eq!((slow.cpu_ratio, slow.queued_ratio), (7.0 / 6.0, 7.0 / 24.0));
         assert_eq!(slow.p99_first_tool_ratio, 1.0);
@@ -420,7 +458,23 @@ mod tests {
         assert_eq!(slow.turn_ratio.samples, 2);
         assert!(slow.digests_equal);
         let other = outcome(Way::Agentzip, &[2.0]);
-        assert!(Configuration::new(&other, &none, None).is_err());
+        assert!(Configuration::new(&other, bases).is_err());
+    }
+
+    #[test]
+    fn the_faster_run_without_compression_counts() {
+        let (none, again) = (
+            outcome(Way::None, &[2.0, 2.0]),
+            outcome(Way::NoneAgain, &[1.0, 1.0]),
+        );
+        for (bases, reached) in [
+            (bases(&none, &again), [7.0 / 4.0, 2.5]),
+            (bases(&again, &none), [7.0 / 4.0, 2.5]),
+        ] {
+            let one = Configuration::new(&outcome(Way::Agentzip, &[2.5, 2.5]), bases).unwrap();
+            let targets = targets(&BTreeMap::from([(Way::Agentzip.name(), one)]));
+            assert_eq!([targets[0].value, targets[1].value], reached);
+        }
     }
 
     #[test]
@@ -434,8 +488,11 @@ mod tests {
         };
         let coverage = |way| {
             let outcome = outcome(way, &[1.0]);
-            let none = super::Configuration::new(&outcome, &outcome, Some(&without));
-            none.unwrap().coverage
+            let bases = Bases {
+                without: Some(&without),
+                ..bases(&outcome, &outcome)
+            };
+            Configuration::new(&outcome, bases).unwrap().coverage
         };
         assert_eq!(coverage(Way::None), 0.0);
         assert_eq!(coverage(Way::Agentzip), 1.0);
