@@ -52,6 +52,7 @@ mod control;
 mod counters;
 mod device;
 mod dictionary;
+mod domain;
 mod group;
 mod hooks;
 mod housekeeping;

@@ -15,6 +15,7 @@ use crate::bindings;
 use crate::codec::PAGE_SIZE;
 use crate::compaction;
 use crate::dictionary::Dictionary;
+use crate::domain::Domain;
 use crate::group::Group;
 use crate::id_table::synchronize_readers;
 use crate::pages;
@@ -317,28 +318,21 @@ const REFERENCE_SHARE: u64 = 2;
 fn share_out(state: &State) {
     let bytes = state.max_bytes.get() / REFERENCE_SHARE;
     let rcu = rcu::read_lock();
-    let mut domains = 0;
-    for_each_group(state, &rcu, |first, group| {
-        let mut known = false;
-        for_each_group(state, &rcu, |other, earlier| {
-            known |= other < first && earlier.domain == group.domain;
-        });
-        domains += u64::from(!known);
+    for_each_group(state, &rcu, |group| group.domain.begin_count());
+    let mut domains: u64 = 0;
+    for_each_group(state, &rcu, |group| {
+        domains += u64::from(group.domain.count_group());
     });
-    for_each_group(state, &rcu, |_, group| {
-        let mut groups = 0;
-        for_each_group(state, &rcu, |_, other| {
-            groups += u64::from(other.domain == group.domain);
-        });
-        group.set_budget(bytes / domains.max(1) / groups.max(1));
+    for_each_group(state, &rcu, |group| {
+        group.set_budget(bytes / domains.max(1) / group.domain.groups().max(1));
     });
 }
 
-/// Calls `f` with every group and the id of the sandbox that stands for it.
-fn for_each_group(state: &State, rcu: &rcu::Guard, mut f: impl FnMut(usize, &Group)) {
+/// Calls `f` with every group.
+fn for_each_group(state: &State, rcu: &rcu::Guard, mut f: impl FnMut(&Group)) {
     state.sandboxes.for_each(rcu, |id, sandbox| {
         if sandbox.group.is_represented_by(id) {
-            f(id, &sandbox.group);
+            f(&sandbox.group);
         }
     });
 }
@@ -390,15 +384,26 @@ fn share_group(
     domain: Name,
     template_id: usize,
 ) -> Result<Arc<Group>> {
+    let mut known = None;
     for other in 0..state.sandboxes.capacity() {
         let Some(sandbox) = state.sandboxes.share(other) else {
             continue;
         };
         let group = &sandbox.group;
-        if group.name == name && group.domain == domain && group.template_id == template_id {
+        if group.domain.name != domain {
+            continue;
+        }
+        if group.name == name && group.template_id == template_id {
             return Ok(group.clone());
         }
+        if known.is_none() {
+            known = Some(group.domain.clone());
+        }
     }
+    let domain = match known {
+        Some(domain) => domain,
+        None => Domain::new(domain)?,
+    };
     // Its share is found when it is in the table.
     Arc::pin_init(Group::new(name, domain, template_id, id), GFP_KERNEL)
 }
@@ -646,7 +651,7 @@ pub(crate) fn memory(state: &State) -> uapi::MemoryStats {
         stats.objects +=
             size_of::<Sandbox>() as u64 + sandbox.ranges.bytes(&rcu) + sandbox.recorder.bytes();
     });
-    for_each_group(state, &rcu, |_, group| {
+    for_each_group(state, &rcu, |group| {
         let (references, sketches) = group.bytes();
         stats.references += references;
         stats.sketches += sketches;

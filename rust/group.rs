@@ -11,6 +11,7 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_spinlock, Arc, SpinLock};
 
 use crate::dictionary::Dictionary;
+use crate::domain::Domain;
 use crate::pages::{self, DirectMap};
 use crate::store_policy::{self, Service, MAX_DICTIONARIES};
 use crate::uapi::Name;
@@ -22,7 +23,7 @@ const INDEX_PAGES: u32 = 256;
 #[pin_data(PinnedDrop)]
 pub(crate) struct Group {
     pub(crate) name: Name,
-    pub(crate) domain: Name,
+    pub(crate) domain: Arc<Domain>,
     /// Id of the template in its table.
     pub(crate) template_id: usize,
     /// Id of one of its sandboxes, so that a walk over these meets each group once.
@@ -43,7 +44,7 @@ impl Group {
     /// a budget.
     pub(crate) fn new(
         name: Name,
-        domain: Name,
+        domain: Arc<Domain>,
         template_id: usize,
         representative: usize,
     ) -> impl PinInit<Self, Error> {

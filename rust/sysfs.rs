@@ -223,6 +223,12 @@ fn record_value(counts: &recorder::Counts, attr: Attr) -> Option<u64> {
     })
 }
 
+fn kernel_btf() -> Value<'static> {
+    // SAFETY: It returns a constant that ends with a NUL.
+    let digest = unsafe { CStr::from_char_ptr(bindings::agentzip_kernel_btf()) };
+    Value::Text(digest.to_str().unwrap_or("?"))
+}
+
 fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
     Some(Value::Number(match attr {
         attr::AGENTZIP_ATTR_abi_version => uapi::ABI_VERSION.into(),
@@ -236,6 +242,7 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         attr::AGENTZIP_ATTR_second_look_percent => state.second_look_percent.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_prefetch => state.prefetch.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
+        attr::AGENTZIP_ATTR_kernel_btf => return Some(kernel_btf()),
         _ => return None,
     }))
 }
@@ -261,7 +268,7 @@ fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Opti
         attr::AGENTZIP_ATTR_level => Value::Number(sandbox.level().into()),
         attr::AGENTZIP_ATTR_template => text(&sandbox.template.name),
         attr::AGENTZIP_ATTR_group => text(&sandbox.group.name),
-        attr::AGENTZIP_ATTR_domain => text(&sandbox.group.domain),
+        attr::AGENTZIP_ATTR_domain => text(&sandbox.group.domain.name),
         attr::AGENTZIP_ATTR_max_bytes => limit(&sandbox.max_bytes),
         attr::AGENTZIP_ATTR_arena_bytes => Value::Number(sandbox.arena_bytes()),
         attr::AGENTZIP_ATTR_group_references => Value::Number(sandbox.group.references()),

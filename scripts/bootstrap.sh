@@ -17,7 +17,7 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 fi
 
 missing=
-for package in qemu-system-x86 mmdebstrap e2fsprogs gcc libc6-dev make git tar xz-utils \
+for package in qemu-system-x86 mmdebstrap e2fsprogs binutils gcc libc6-dev make git tar xz-utils \
 	util-linux mount ca-certificates debian-archive-keyring; do
 	case $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true) in
 	*" installed") ;;

@@ -320,8 +320,8 @@ enum agentzip_node_kind {
 };
 
 /*
- * Every attribute, once: name, mode. X(name, mode). Which directory has which
- * is in sysfs.c; what they say is in sysfs.rs and Documentation/ABI.
+ * Every attribute, once: name, mode. X(name, mode). Which directory has which,
+ * and who may read those of sandboxes and templates, is in sysfs.c; what they say is in sysfs.rs and Documentation/ABI.
  */
 #define AGENTZIP_ATTRS(X)			\
 	/* root */				\
@@ -330,6 +330,7 @@ enum agentzip_node_kind {
 	X(draining, 0444)			\
 	X(enabled, 0644)			\
 	X(recorder, 0444)			\
+	X(kernel_btf, 0444)			\
 	X(max_distance, 0644)			\
 	X(second_look, 0644)			\
 	X(second_look_percent, 0644)		\
@@ -428,6 +429,12 @@ enum agentzip_attr {
 };
 
 struct agentzip_node;
+
+/*
+ * SHA-256 of the BTF of the kernel that the module was built for, in hexadecimal
+ * digits; "none" when the build did not know it.
+ */
+const char *agentzip_kernel_btf(void);
 
 int agentzip_sysfs_init(void);
 void agentzip_sysfs_exit(void);

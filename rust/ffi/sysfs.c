@@ -11,9 +11,24 @@
 #include <linux/kobject.h>
 #include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/stringify.h>
 #include <linux/sysfs.h>
 
 #include "agentzip_ffi.h"
+
+/* Given by Kbuild. Who arms compares it with the BTF of the kernel that runs. */
+#ifdef AGENTZIP_KERNEL_BTF
+#define KERNEL_BTF __stringify(AGENTZIP_KERNEL_BTF)
+#else
+#define KERNEL_BTF "none"
+#endif
+
+MODULE_INFO(kernel_btf, KERNEL_BTF);
+
+const char *agentzip_kernel_btf(void)
+{
+	return KERNEL_BTF;
+}
 
 struct agentzip_node {
 	struct kobject kobj;
@@ -57,7 +72,7 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
 	A(max_bytes), A(max_distance), A(second_look),
-	A(second_look_percent), A(prefetch), A(recorder), NULL,
+	A(second_look_percent), A(prefetch), A(recorder), A(kernel_btf), NULL,
 };
 
 static struct attribute *stats_attrs[] = {
@@ -82,10 +97,28 @@ static struct attribute *template_attrs[] = {
 	A(index_bytes), A(page_bytes), A(sketch_bytes), NULL,
 };
 
+/*
+ * What is about one tenant is not for the others: phases, and sizes to the
+ * byte.
+ */
+static umode_t not_for_others(struct kobject *kobj, struct attribute *attr,
+			      int n)
+{
+	return attr->mode & ~0007;
+}
+
+static const struct attribute_group sandbox_group = {
+	.attrs = sandbox_attrs, .is_visible = not_for_others,
+};
+
+static const struct attribute_group template_group = {
+	.attrs = template_attrs, .is_visible = not_for_others,
+};
+
 ATTRIBUTE_GROUPS(root);
 ATTRIBUTE_GROUPS(stats);
-ATTRIBUTE_GROUPS(sandbox);
-ATTRIBUTE_GROUPS(template);
+__ATTRIBUTE_GROUPS(sandbox);
+__ATTRIBUTE_GROUPS(template);
 
 static ssize_t node_show(struct kobject *kobj, struct attribute *attr,
 			 char *buf)

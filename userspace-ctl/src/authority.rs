@@ -5,10 +5,10 @@
 //! | who | may |
 //! |---|---|
 //! | root | everything |
-//! | the owner of a cgroup's directory | say what its agent does (hint) |
+//! | the owner of a cgroup's directory | say what its agent does (hint), see its sandbox |
 //! | the owner, where a tenant entry covers the cgroup | attach and detach it, in the entry's domain |
 //! | any uid that has a tenant entry | ask for admission, watch events of its own cgroups |
-//! | everyone | read the status, which sysfs shows to everyone as well |
+//! | everyone | read the status of the host |
 //!
 //! An xattr counts as said by the owner of the directory, for no one else but root can have set it.
 //! Where that does not hold, since the directory is root's and others may write to it, it is not
@@ -262,7 +262,16 @@ impl Authority {
         self.known(who, "subscribe")
     }
 
-    /// May `who` see an event about something of `owner`?
+    /// May `who` see the sandbox in this cgroup?
+    ///
+    /// # Errors
+    ///
+    /// When not, why.
+    pub fn status(&self, who: Uid, directory: &Directory) -> Result<(), Denied> {
+        owner(who, directory)
+    }
+
+    /// May `who` see something of `owner`: an event, or a sandbox in the list?
     pub fn sees(who: Uid, owner: Uid) -> bool {
         who.is_root() || who == owner
     }

@@ -32,8 +32,9 @@ use serde::Serialize;
     after_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it. \
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
         Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC, \
-        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2 \
-        mount, /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
+        AGENTZIP_ZSWAP, AGENTZIP_BTF and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the \
+        cgroup v2 mount, /proc, /sys/module/zswap/parameters, /sys/kernel/btf/vmlinux and \
+        /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.",
     after_long_help = "CGROUP is a path: absolute, relative to the cgroup v2 mount, or as /proc/PID/cgroup shows it.\n\
         `id:N` means the cgroup of id N, also after its directory was removed.\n\n\
@@ -49,8 +50,9 @@ use serde::Serialize;
         agentzip sandbox detach agents/sb1\n  \
         agentzip drain && agentzip disarm && rmmod agentzip\n\n\
         Environment (for tests): AGENTZIP_DEV, AGENTZIP_SYSFS, AGENTZIP_CGROUP_ROOT, AGENTZIP_PROC,\n\
-        AGENTZIP_ZSWAP and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the cgroup v2\n\
-        mount, /proc, /sys/module/zswap/parameters and /run/agentzip.sock.\n\n\
+        AGENTZIP_ZSWAP, AGENTZIP_BTF and AGENTZIP_SOCKET replace /dev/agentzip, /sys/kernel/agentzip, the\n\
+        cgroup v2 mount, /proc, /sys/module/zswap/parameters, /sys/kernel/btf/vmlinux and\n\
+        /run/agentzip.sock.\n\n\
         Exit status: 0 done, 1 failed or incomplete, 2 wrong usage."
 )]
 struct Cli {
@@ -65,10 +67,20 @@ struct Cli {
 enum Command {
     /// Install the hooks: from now on pages of sandboxes go to the store
     ///
-    /// Before that, sets zswap up without switching it on (its own value is written back to
+    /// Before that, compares the kernel that the module was built for with the one that runs, by their
+    /// BTF, which tells of all structures and functions, and refuses when they differ. Says so when
+    /// either has none to compare. An armed module is not compared again.
+    ///
+    /// Sets zswap up without switching it on (its own value is written back to
     /// /sys/module/zswap/parameters/enabled), so that the kernel swaps in single pages. Warns when
     /// vm.page-cluster is not 0 and when there is no swap. Ends draining.
-    Arm,
+    #[command(after_help = "Examples:\n  agentzip arm\n  agentzip arm --json | jq .kernel_btf")]
+    Arm {
+        /// Arm a module that was built for another kernel, too: at your own risk, for pages may come back
+        /// wrong, or the kernel crash
+        #[arg(long)]
+        force: bool,
+    },
     /// Remove the hooks; refused while entries exist
     Disarm,
     /// Add, list and remove templates: the pages that sandboxes were cloned from
@@ -135,7 +147,9 @@ enum Command {
         /// Bytes, also with K, M, G or T behind the number, or max
         size: Limit,
     },
-    /// Show state, memory, templates and sandboxes; needs no privilege
+    /// Show state, memory, templates and sandboxes
+    ///
+    /// State, memory and sums are for everybody, what is about single templates and sandboxes for root.
     ///
     /// Gives an alarm for each sandbox that its template does not serve: after 1000 stores, fewer than 5%
     /// of its pages have one in the template, or less than half the median of its group (of three
@@ -417,7 +431,7 @@ pub fn run() -> Result<ExitCode> {
     let context = Context::new(&paths());
     let print = Printer { json: cli.json };
     match cli.command {
-        Command::Arm => print.report(&arm::arm(&context)?),
+        Command::Arm { force } => print.report(&arm::arm(&context, force)?),
         Command::Disarm => print.report(&arm::disarm(&context)?),
         Command::Template(command) => run_template(&context, print, command),
         Command::Sandbox(command) => run_sandbox(&context, print, command),
@@ -573,6 +587,7 @@ fn paths() -> Paths {
         cgroup_root: replaced("AGENTZIP_CGROUP_ROOT"),
         proc: replaced("AGENTZIP_PROC").unwrap_or(standard.proc),
         zswap: replaced("AGENTZIP_ZSWAP").unwrap_or(standard.zswap),
+        btf: replaced("AGENTZIP_BTF").unwrap_or(standard.btf),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use crate::btf::Btf;
 use crate::cgroup::Hierarchy;
 use crate::device::{Device, KernelDevice};
 use crate::host::{Host, Machine};
@@ -24,6 +25,8 @@ pub struct Paths {
     pub proc: PathBuf,
     /// Parameters of zswap.
     pub zswap: PathBuf,
+    /// BTF of the running kernel.
+    pub btf: PathBuf,
 }
 
 impl Default for Paths {
@@ -34,6 +37,7 @@ impl Default for Paths {
             cgroup_root: None,
             proc: "/proc".into(),
             zswap: "/sys/module/zswap/parameters".into(),
+            btf: "/sys/kernel/btf/vmlinux".into(),
         }
     }
 }
@@ -52,6 +56,8 @@ pub struct Context {
     pub procfs: Procfs,
     /// The kernel's own compressed cache.
     pub zswap: Zswap,
+    /// Its structures and functions.
+    pub btf: Btf,
 }
 
 impl Context {
@@ -79,6 +85,7 @@ impl Context {
             cgroups: Hierarchy::new(cgroup_root),
             procfs,
             zswap: Zswap::new(paths.zswap.clone()),
+            btf: Btf::new(paths.btf.clone()),
         }
     }
 }

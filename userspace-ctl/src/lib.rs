@@ -4,8 +4,8 @@
 //!
 //! The layers, from the bottom: [`sys`] holds the system calls that need `unsafe`; [`device`]
 //! talks to `/dev/agentzip`; [`sysfs`], [`cgroup`] and [`procfs`] read and write trees of files
-//! below a root that tests replace; [`signature`]
-//! fingerprints what templates are made of; [`reclaim`] and [`restore`] move the pages of a sandbox out
+//! below a root that tests replace; [`btf`] fingerprints the running kernel, [`signature`]
+//! what templates are made of; [`reclaim`] and [`restore`] move the pages of a sandbox out
 //! and in, [`hot`] finds those that had better stay; [`commands`] holds one function for each command of the `agentzip` binary, which takes
 //! a [`Context`] and returns a report that prints itself as text or as JSON.
 //!
@@ -19,6 +19,7 @@
 
 pub mod attributes;
 pub mod authority;
+pub mod btf;
 pub mod cgroup;
 pub mod client;
 pub mod commands;

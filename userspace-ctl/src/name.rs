@@ -82,7 +82,15 @@ mod tests {
             "base-3.11_x".parse::<ObjectName>().unwrap().as_str(),
             "base-3.11_x"
         );
-        for bad in ["", ".hidden", "a/b", "a b", "ü", &"x".repeat(NAME_MAX + 1)] {
+        for bad in [
+            "",
+            ".hidden",
+            "a/b",
+            "a b",
+            "ü",
+            "a\0",
+            &"x".repeat(NAME_MAX + 1),
+        ] {
             assert!(bad.parse::<ObjectName>().is_err(), "{bad:?}");
         }
         assert!("x".repeat(NAME_MAX).parse::<ObjectName>().is_ok());

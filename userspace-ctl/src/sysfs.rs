@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The module's files below `/sys/kernel/agentzip`, as typed values. Anyone may read them, root may
-//! set bounds.
+//! The module's files below `/sys/kernel/agentzip`, as typed values. Those of single sandboxes and
+//! templates are for root, who may also set bounds; the others anyone may read.
 
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use agentzip_uapi as uapi;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use crate::error::{read_number, read_text, write_text, Error, Result};
 use crate::limit::Limit;
+use crate::name::ObjectName;
 use crate::signature::{BadSignature, Signature};
 
 /// The sysfs tree.
@@ -251,6 +253,30 @@ impl Sysfs {
         })
     }
 
+    /// SHA-256 of the BTF of the kernel that the module was built for, in hexadecimal digits; `None` when
+    /// its build did not know it. An older module does not say either.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or understood.
+    pub fn kernel_btf(&self) -> Result<Option<String>> {
+        let path = self.root.join("kernel_btf");
+        let text = match read_text(&path) {
+            Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        match text.trim() {
+            "none" => Ok(None),
+            word if word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                Ok(Some(word.to_ascii_lowercase()))
+            }
+            word => Err(Error::parse(
+                &path,
+                format!("expected 64 hexadecimal digits or \"none\", found {word:?}"),
+            )),
+        }
+    }
+
     /// Bounds the store's own pages, or ends the bound.
     ///
     /// # Errors
@@ -429,6 +455,13 @@ impl Sysfs {
     pub fn template(&self, name: &str) -> Result<Option<Template>> {
         let directory = self.root.join("templates").join(name);
         unless_gone(&directory, template(&directory, name.to_owned()))
+    }
+
+    /// What tells a template from another one that has its name before or after it: the number of its
+    /// directory. `None`: there is no such template.
+    pub fn template_instance(&self, name: &ObjectName) -> Option<u64> {
+        let path = self.root.join("templates").join(name.as_str());
+        Some(std::fs::metadata(path).ok()?.ino())
     }
 
     /// Every sandbox, by cgroup id.

@@ -16,6 +16,7 @@ fn agentzip(trees: &Trees, arguments: &[&str]) -> Output {
         .env("AGENTZIP_CGROUP_ROOT", trees.path("cgroup"))
         .env("AGENTZIP_PROC", trees.path("proc"))
         .env("AGENTZIP_ZSWAP", trees.path("zswap"))
+        .env("AGENTZIP_BTF", trees.path("btf"))
         .env("AGENTZIP_SOCKET", trees.path("socket"))
         .output()
         .unwrap()
@@ -271,6 +272,8 @@ fn help_has_examples() {
             &["sandbox", "limit", "--help"],
             "agentzip sandbox limit agents/sb1 64M",
         ),
+        (&["arm", "--help"], "--force"),
+        (&["arm", "--help"], "jq .kernel_btf"),
         (&["limit", "--help"], "agentzip limit 2G"),
         (&["hint", "--help"], "agentzip hint agents/sb1 first-token"),
         (&["events", "--help"], "agentzip events --json | jq"),

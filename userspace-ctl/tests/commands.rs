@@ -4,15 +4,17 @@
 
 mod common;
 
+use agentzip_ctl::commands::arm::KernelBtf;
 use agentzip_ctl::commands::{arm, phase, restore, sandbox, status, template};
 use agentzip_ctl::reclaim::{Options, Stop};
+use agentzip_ctl::Context;
 use agentzip_uapi::{Phase, ABI_VERSION};
-use common::{add_process, at, contains, machine, message, name, plain};
+use common::{add_process, at, contains, machine, message, name, plain, Trees, BTF, BTF_DIGEST};
 
 #[test]
 fn arm_sets_zswap_up_without_switching_it_on() {
     let (trees, state, context) = machine();
-    let report = arm::arm(&context).unwrap();
+    let report = arm::arm(&context, false).unwrap();
     assert_eq!(state.calls(), ["arm"]);
     assert_eq!(report.warnings, Vec::<String>::new());
     assert_eq!(report.to_string(), "armed\n");
@@ -24,7 +26,7 @@ fn arm_sets_zswap_up_without_switching_it_on() {
 fn arm_leaves_an_enabled_zswap_alone() {
     let (trees, _state, context) = machine();
     trees.write("zswap/enabled", "Y\n");
-    arm::arm(&context).unwrap();
+    arm::arm(&context, false).unwrap();
     assert_eq!(trees.read("zswap/enabled"), "Y\n");
 }
 
@@ -32,12 +34,15 @@ fn arm_leaves_an_enabled_zswap_alone() {
 fn arm_twice_and_after_drain() {
     let (_trees, state, context) = machine();
     state.armed.set(true);
-    assert_eq!(arm::arm(&context).unwrap().to_string(), "already armed\n");
+    assert_eq!(
+        arm::arm(&context, false).unwrap().to_string(),
+        "already armed\n"
+    );
     assert_eq!(state.calls(), Vec::<String>::new());
     state.draining.set(true);
     // The module ends draining and says that it was armed.
     state.errno.set(libc::EALREADY);
-    assert_eq!(arm::arm(&context).unwrap().to_string(), "armed\n");
+    assert_eq!(arm::arm(&context, false).unwrap().to_string(), "armed\n");
     assert_eq!(state.calls(), ["arm"]);
 }
 
@@ -48,7 +53,7 @@ fn arm_warns() {
     trees.write("proc/sys/vm/page-cluster", "3\n");
     trees.write("proc/swaps", "Filename Type Size Used Priority\n");
     std::fs::remove_file(trees.path("zswap/enabled")).unwrap();
-    let text = arm::arm(&context).unwrap().to_string();
+    let text = arm::arm(&context, false).unwrap().to_string();
     contains(
         &text,
         &[
@@ -65,7 +70,7 @@ fn arm_and_disarm_explain_refusals() {
     let (trees, state, context) = machine();
     state.errno.set(libc::EBUSY);
     contains(
-        &message(arm::arm(&context)),
+        &message(arm::arm(&context, false)),
         &["arm module", "live patch", "enabled_functions"],
     );
     state.armed.set(true);
@@ -78,8 +83,98 @@ fn arm_and_disarm_explain_refusals() {
     contains(&message(arm::disarm(&context)), &["run as root"]);
     state.abi_version.set(9);
     contains(
-        &message(arm::arm(&context)),
+        &message(arm::arm(&context, false)),
         &["version 9", &format!("controller version {ABI_VERSION}")],
+    );
+}
+
+/// SHA-256 of nothing.
+const OTHER_DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+#[test]
+fn arm_compares_the_kernels() {
+    let (trees, state, context) = machine();
+    let report = arm::arm(&context, false).unwrap();
+    assert_eq!(report.kernel_btf, Some(KernelBtf::Equal));
+    assert_eq!(report.to_string(), "armed\n");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["kernel_btf"], "equal");
+    // An armed module is not looked at again, nor one that is to be disarmed.
+    trees.write("btf", "");
+    state.armed.set(true);
+    for report in [arm::arm(&context, false), arm::disarm(&context)] {
+        let json = serde_json::to_value(report.unwrap()).unwrap();
+        assert_eq!(json["kernel_btf"], serde_json::Value::Null);
+    }
+    state.draining.set(true);
+    let report = arm::arm(&context, false).unwrap();
+    assert_eq!(report.kernel_btf, None);
+}
+
+#[test]
+fn arm_refuses_a_module_for_another_kernel() {
+    let (trees, state, context) = machine();
+    trees.write("btf", "");
+    contains(
+        &message(arm::arm(&context, false)),
+        &[
+            "arm module: Exec format error",
+            "built for another kernel",
+            &format!("that one has SHA-256 {BTF_DIGEST}"),
+            &format!("{} of this one {OTHER_DIGEST}", trees.path("btf").display()),
+            "structures or functions",
+            "make modules KDIR=",
+            "agentzip arm --force",
+        ],
+    );
+    // Nothing was touched.
+    assert_eq!(state.calls(), Vec::<String>::new());
+    assert_eq!(trees.read("zswap/enabled"), "N\n");
+
+    let report = arm::arm(&context, true).unwrap();
+    assert_eq!(state.calls(), ["arm"]);
+    assert_eq!(report.kernel_btf, Some(KernelBtf::Different));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["kernel_btf"], "different");
+    contains(
+        &report.to_string(),
+        &[
+            "armed\n",
+            "warning: the module was built for another kernel",
+            BTF_DIGEST,
+            OTHER_DIGEST,
+            "armed by force",
+        ],
+    );
+}
+
+#[test]
+fn arm_says_when_kernels_cannot_be_compared() {
+    let (trees, _state, context) = machine();
+    let unknown = |why: &str| {
+        let report = arm::arm(&context, false).unwrap();
+        assert_eq!(report.kernel_btf, Some(KernelBtf::Unknown));
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["kernel_btf"], "unknown");
+        contains(
+            &report.to_string(),
+            &["armed\n", "warning: nobody can tell", why],
+        );
+    };
+    std::fs::remove_file(trees.path("btf")).unwrap();
+    unknown("the kernel has no BTF");
+    trees.write("sysfs/kernel_btf", "none\n");
+    unknown("recorded no BTF");
+    trees.write("btf", BTF);
+    unknown("recorded no BTF");
+    // An older module.
+    std::fs::remove_file(trees.path("sysfs/kernel_btf")).unwrap();
+    unknown("recorded no BTF");
+    // What is no digest is not taken for a missing one.
+    trees.write("sysfs/kernel_btf", "abc\n");
+    contains(
+        &message(arm::arm(&context, false)),
+        &["cannot understand", "kernel_btf", "64 hexadecimal digits"],
     );
 }
 
@@ -581,4 +676,49 @@ fn status_says_which_file_is_wrong() {
         &message(status::status(&context)),
         &["load the module: insmod agentzip.ko"],
     );
+}
+
+/// Needs root, to be another user.
+#[test]
+fn others_than_root_see_the_sums_only() {
+    use std::os::unix::fs::PermissionsExt;
+    const USER: u32 = 123_456;
+    if !rustix::process::getuid().is_root() {
+        eprintln!("not tested: we are not root");
+        return;
+    }
+    let trees = Trees::new();
+    trees.template("python", "default");
+    let id = trees.cgroup("sb", "");
+    trees.sandbox(id, true, 5);
+    let allow = |path: std::path::PathBuf, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(trees.path(""), 0o755);
+    let seen = |trees: &Trees| {
+        let paths = trees.paths();
+        common::as_user(USER, move || {
+            let report = status::status(&Context::new(&paths)).unwrap();
+            (
+                report.sandboxes.0.len(),
+                report.templates.0.len(),
+                report.hidden,
+                report.to_string(),
+            )
+        })
+    };
+    let (sandboxes, templates, hidden, text) = seen(&trees);
+    assert_eq!((sandboxes, templates, hidden), (1, 1, false), "{text}");
+    for directory in [
+        format!("sysfs/sandboxes/{id}"),
+        "sysfs/templates/python".to_owned(),
+    ] {
+        for entry in std::fs::read_dir(trees.path(&directory)).unwrap() {
+            allow(entry.unwrap().path(), 0o640);
+        }
+    }
+    let (sandboxes, templates, hidden, text) = seen(&trees);
+    assert_eq!((sandboxes, templates, hidden), (0, 0, true), "{text}");
+    assert!(text.contains("shown to root only"), "{text}");
+    assert!(text.contains("Store: "), "{text}");
 }

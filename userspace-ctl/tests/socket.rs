@@ -2,6 +2,8 @@
 
 //! The server of the socket, with clients that behave and clients that do not.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -422,18 +424,6 @@ fn idle_clients_cost_nothing() {
     assert!(used < Duration::from_millis(200), "{used:?}");
 }
 
-/// Runs something in a thread of another user.
-fn as_user<T: Send + 'static>(uid: u32, what: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = std::thread::spawn(move || {
-        // SAFETY: The system call takes three numbers. Unlike libc's function it changes this thread only,
-        // which ends here.
-        let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
-        assert_eq!(result, 0);
-        what()
-    });
-    thread.join().unwrap()
-}
-
 /// The kernel says who connects. Needs root, to be several users; as another user it shows the bound for one only, in
 /// `the_number_of_clients_is_bounded`.
 #[test]
@@ -448,7 +438,7 @@ fn users_are_told_apart() {
     let mut root = server.connect();
     assert_eq!(root.ask("{\"op\":\"subscribe\"}"), "{\"ok\":true}");
     let connect = path.clone();
-    let streams = as_user(USER, move || {
+    let streams = common::as_user(USER, move || {
         let streams: Vec<UnixStream> = (0..5)
             .map(|_| UnixStream::connect(&connect).unwrap())
             .collect();
@@ -482,7 +472,7 @@ fn users_are_told_apart() {
     server.stop();
     let server = Running::start(16);
     let path = server.dir.path().join("socket");
-    let refused = as_user(USER, move || UnixStream::connect(path).unwrap_err().kind());
+    let refused = common::as_user(USER, move || UnixStream::connect(path).unwrap_err().kind());
     assert_eq!(refused, std::io::ErrorKind::PermissionDenied);
     server.stop();
     // Users that work together do not lock root out.
@@ -491,7 +481,7 @@ fn users_are_told_apart() {
     let crowd: Vec<UnixStream> = (0..4)
         .flat_map(|number| {
             let path = path.clone();
-            as_user(USER + number, move || {
+            common::as_user(USER + number, move || {
                 let two = [0, 1].map(|_| UnixStream::connect(&path).unwrap());
                 Vec::from(two)
             })

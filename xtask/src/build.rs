@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
@@ -23,7 +23,7 @@ pub struct Artifacts {
 /// stays, so that the next one is incremental.
 const MODULE_SCRIPT: &str = r#"
 umask 022
-: "${clippy:=}"
+: "${clippy:=}" "${kernel_btf:=}"
 mkdir -p /agentzip/module/testmod
 stage() {
     rsync -a --delete --exclude='*.o' --exclude='*.ko' --exclude='*.mod' --exclude='*.mod.c' \
@@ -39,7 +39,7 @@ if grep -q '^CONFIG_CC_IS_CLANG=y' /agentzip/build/.config; then
 fi
 kbuild() {
     make -C /agentzip/build -j"$(nproc)" "LOCALVERSION=+${release#*+}" $llvm "M=$1" \
-        KCFLAGS=-Werror KRUSTFLAGS=-Dwarnings ${clippy:+CLIPPY=1} modules
+        KCFLAGS=-Werror KRUSTFLAGS=-Dwarnings "KERNEL_BTF=$kernel_btf" ${clippy:+CLIPPY=1} modules
 }
 kbuild /agentzip/module
 if [ -e /agentzip/repo/qemu-test/testmod/Kbuild ] || [ -e /agentzip/repo/qemu-test/testmod/Makefile ]; then
@@ -120,6 +120,33 @@ fn zstd_sources(stage: &Path) -> Result<()> {
     logged("zstd-sources", "sources of zstd", &mut command)
 }
 
+/// The digest of the BTF that the kernel of this folder's `vmlinux` has, in hexadecimal digits; nothing
+/// where there is none.
+fn btf_digest(folder: &Path) -> Result<String> {
+    let output = Command::new(paths::in_repo("scripts/btf-digest.sh"))
+        .arg(folder)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run scripts/btf-digest.sh")?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let good = text.is_empty() || text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    ensure!(
+        output.status.success() && good,
+        "scripts/btf-digest.sh {} ended with {} and said \"{text}\"",
+        folder.display(),
+        output.status
+    );
+    Ok(text)
+}
+
+/// The same of the kernel that modules are built for. The debug kernel has no BTF.
+fn kernel_btf(cache: &Cache, kernel: Kernel) -> Result<String> {
+    match kernel {
+        Kernel::Stock => btf_digest(&cache.headers()?),
+        Kernel::Debug => Ok(String::new()),
+    }
+}
+
 /// Builds agentzip.ko and the test modules.
 pub fn modules(cache: &Cache, kernel: Kernel) -> Result<Vec<PathBuf>> {
     let log = kernel.label("module");
@@ -141,10 +168,11 @@ pub fn modules_of(
     );
     fs::create_dir_all(stage).with_context(|| format!("mkdir {}", stage.display()))?;
     zstd_sources(stage)?;
+    let script = format!("kernel_btf={}\n{MODULE_SCRIPT}", kernel_btf(cache, kernel)?);
     logged(
         log,
         &format!("build {log}"),
-        &mut pinned::kernel_script(cache, kernel, repo, stage, MODULE_SCRIPT)?,
+        &mut pinned::kernel_script(cache, kernel, repo, stage, &script)?,
     )?;
     let mut files = vec![stage.join("agentzip.ko")];
     files.extend(test_modules(stage));
@@ -208,4 +236,32 @@ pub fn logged(name: &str, title: &str, command: &mut Command) -> Result<()> {
         bail!("{title} failed ({status}), log: {}", log.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_of_btf() {
+        let dir = std::env::temp_dir().join(format!("agentzip-btf-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        assert_eq!(btf_digest(&dir).unwrap(), "");
+        let vmlinux = dir.join("vmlinux");
+        fs::write(&vmlinux, "no ELF file").unwrap();
+        assert_eq!(btf_digest(&dir).unwrap(), "");
+        fs::write(dir.join("abc"), "abc").unwrap();
+        let made = Command::new("objcopy")
+            .args(["-I", "binary", "-O", "elf64-x86-64"])
+            .args(["--rename-section", ".data=.BTF"])
+            .args([dir.join("abc"), vmlinux])
+            .status()
+            .unwrap();
+        assert!(made.success());
+        assert_eq!(
+            btf_digest(&dir).unwrap(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }

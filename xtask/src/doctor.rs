@@ -48,6 +48,7 @@ pub fn main() -> Result<ExitCode> {
         ("mount", "mount"),
         ("xz", "xz-utils"),
         ("tar", "tar"),
+        ("objcopy", "binutils"),
         ("gcc", "gcc"),
         ("make", "make"),
         ("git", "git"),

@@ -126,6 +126,12 @@ impl Cache {
         Ok(text.trim().to_owned())
     }
 
+    /// The folder of that kernel's headers package, whose `vmlinux` holds its BTF.
+    pub fn headers(&self) -> Result<PathBuf> {
+        let name = format!("linux-headers-{}", self.release()?);
+        Ok(self.kernel.join("root/usr/src").join(name))
+    }
+
     /// The folders as they are or will be; a step whose input does not exist yet has none.
     pub fn locate() -> Result<Self> {
         let mut cache = Self::default();

@@ -94,7 +94,10 @@ pub fn name_from_str(text: &str) -> Option<Name> {
     let bytes = text.as_bytes();
     let mut name = [0; NAME_LEN];
     name.get_mut(..bytes.len())?.copy_from_slice(bytes);
-    name_as_str(&name).map(|_| name)
+    // Zero bytes at its end would look like padding.
+    name_as_str(&name)
+        .is_some_and(|found| found == text)
+        .then_some(name)
 }
 
 /// Reads a name field back; `None` when it breaks the rules of [`name_from_str`].

@@ -14,6 +14,18 @@ use crate::error::Result;
 use crate::format::count;
 use crate::Context;
 
+/// How the BTF of the kernel that the module was built for compares with that of the one that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KernelBtf {
+    /// It is the same.
+    Equal,
+    /// It is another one: armed by force.
+    Different,
+    /// One of the two is not known.
+    Unknown,
+}
+
 /// What `arm` or `disarm` did.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -23,6 +35,9 @@ pub struct Report {
     pub unchanged: bool,
     /// New stores are accepted (`enabled`).
     pub enabled: bool,
+    /// Whether the module fits the kernel; `None` when that was not looked at, for the hooks were installed
+    /// before, or were to go.
+    pub kernel_btf: Option<KernelBtf>,
     /// What stands in the way of a saving.
     pub warnings: Vec<String>,
 }
@@ -57,14 +72,64 @@ fn info(context: &Context, operation: &'static str) -> Result<Info> {
     Ok(info)
 }
 
-/// Installs the hooks.
+/// Compares the kernel that the module was built for with the one that runs, and warns when there is
+/// something to warn of.
 ///
 /// # Errors
 ///
-/// When the module refuses or is not there.
-pub fn arm(context: &Context) -> Result<Report> {
+/// When they differ, unless `force` says that this is all right; when a file cannot be read.
+fn compare_kernels(
+    context: &Context,
+    force: bool,
+    warnings: &mut Vec<String>,
+) -> Result<KernelBtf> {
+    let path = context.btf.path().display();
+    let unknown = |why: String| {
+        format!(
+            "nobody can tell whether the module fits this kernel: {why}; \
+             arm only a module that was built for it"
+        )
+    };
+    let Some(built_for) = context.sysfs.kernel_btf()? else {
+        let why = "its build recorded no BTF of the kernel that it is for".to_owned();
+        warnings.push(unknown(why));
+        return Ok(KernelBtf::Unknown);
+    };
+    let Some(running) = context.btf.digest()? else {
+        warnings.push(unknown(format!("the kernel has no BTF ({path})")));
+        return Ok(KernelBtf::Unknown);
+    };
+    if built_for == running {
+        return Ok(KernelBtf::Equal);
+    }
+    let difference = format!(
+        "the module was built for another kernel: the BTF of that one has SHA-256 {built_for}, \
+         {path} of this one {running}, so structures or functions that the module relies on may differ"
+    );
+    if !force {
+        let advice = format!(
+            "{difference}; build it for this kernel (cargo xtask build modules, or make modules KDIR=TREE), \
+             or arm at your own risk: agentzip arm --force"
+        );
+        return Err(refused("arm", "module", libc::ENOEXEC, advice));
+    }
+    warnings.push(format!("{difference}; armed by force"));
+    Ok(KernelBtf::Different)
+}
+
+/// Installs the hooks; with `force` also those of a module that was built for another kernel.
+///
+/// # Errors
+///
+/// When the module refuses, is not there or was built for another kernel.
+pub fn arm(context: &Context, force: bool) -> Result<Report> {
     let before = info(context, "arm")?;
-    let mut warnings = prepare_swap_in(context);
+    let mut warnings = Vec::new();
+    let kernel_btf = match before.armed {
+        true => None,
+        false => Some(compare_kernels(context, force, &mut warnings)?),
+    };
+    warnings.extend(prepare_swap_in(context));
     // Arming anew ends draining.
     let unchanged = before.armed && !before.draining;
     if !unchanged {
@@ -93,6 +158,7 @@ pub fn arm(context: &Context) -> Result<Report> {
         armed: true,
         unchanged,
         enabled: before.enabled,
+        kernel_btf,
         warnings,
     })
 }
@@ -124,6 +190,7 @@ pub fn disarm(context: &Context) -> Result<Report> {
         armed: false,
         unchanged: !before.armed,
         enabled: before.enabled,
+        kernel_btf: None,
         warnings: Vec::new(),
     })
 }

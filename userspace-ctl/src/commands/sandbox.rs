@@ -277,7 +277,7 @@ impl Listed {
 }
 
 /// What `sandbox list` shows.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct List(pub Vec<Listed>);
 

@@ -34,6 +34,8 @@ pub struct Report {
     pub sandboxes: sandbox::List,
     /// What their groups share.
     pub groups: Vec<Group>,
+    /// Templates, sandboxes and groups are not shown: they are for root.
+    pub hidden: bool,
     /// What wants attention.
     pub warnings: Vec<String>,
     /// Sandboxes that their template explains badly.
@@ -64,27 +66,43 @@ pub struct Group {
     pub dictionary_bytes: u64,
 }
 
-/// Reads the module's statistics. Needs no privilege.
+/// Reads the module's statistics. Others than root are shown neither templates nor sandboxes.
 ///
 /// # Errors
 ///
 /// When the module is not loaded or its files cannot be read.
 pub fn status(context: &Context) -> Result<Report> {
-    let sandboxes = sandbox::list(context)?;
+    let sandboxes = if_allowed(sandbox::list(context))?;
+    let templates = if_allowed(template::list(context))?;
+    let hidden = sandboxes.is_none() || templates.is_none();
+    let sandboxes = sandboxes.unwrap_or_default();
     let mut report = Report {
         module: context.sysfs.module()?,
         memory: context.sysfs.memory()?,
         store: context.sysfs.store()?,
-        templates: template::list(context)?,
+        templates: templates.unwrap_or_default(),
         alarms: alarm::alarms(&sandboxes.0),
         sandboxes,
         groups: Vec::new(),
+        hidden,
         warnings: Vec::new(),
         daemon: None,
     };
     report.groups = groups(report.sandboxes.0.iter().map(|listed| &listed.sandbox));
     report.warnings = warnings(&report, context.procfs.meminfo()?.total);
+    if hidden {
+        let why = "templates, sandboxes and groups are shown to root only";
+        report.warnings.push(why.to_owned());
+    }
     Ok(report)
+}
+
+/// `None` when it is not for us to read.
+fn if_allowed<T>(read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Err(error) if error.errno() == Some(libc::EACCES) => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 /// What each group shares, by domain, name and template.

@@ -18,7 +18,7 @@ use crate::{Context, ObjectName};
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// What `template list` shows.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct List(pub Vec<Template>);
 

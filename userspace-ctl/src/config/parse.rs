@@ -167,11 +167,11 @@ impl Place<'_> {
     fn problem(&self, at: Option<usize>, problem: &str) -> Problem {
         let before = at.and_then(|at| self.text.get(..at));
         let line = before.map(|before| before.matches('\n').count());
-        let key = line.map(|line| self.key(line)).unwrap_or_default();
+        let key = line.and_then(|line| self.keys().take(line + 1).last());
         Problem {
             file: self.path.to_owned(),
             line: line.map(|line| line + 1),
-            key,
+            key: key.unwrap_or_default(),
             problem: problem.trim().replace('\n', "; "),
         }
     }
@@ -179,7 +179,7 @@ impl Place<'_> {
     /// A problem of a key that the file may or may not have.
     fn named(&self, table: &str, key: &str, problem: &str) -> Problem {
         let wanted = join(table, key);
-        let line = (0..self.text.lines().count()).find(|line| self.key(*line) == wanted);
+        let line = self.keys().position(|key| key == wanted);
         Problem {
             file: self.path.to_owned(),
             line: line.map(|line| line + 1),
@@ -188,13 +188,12 @@ impl Place<'_> {
         }
     }
 
-    /// The key that stands in a line, counted from 0, or the table when it stands alone there.
-    fn key(&self, line: usize) -> String {
+    /// The key that stands in each line, or the table when it stands alone there.
+    fn keys(&self) -> impl Iterator<Item = String> + '_ {
         let mut table = "";
-        let mut key = "";
-        for text in self.text.lines().take(line + 1) {
+        self.text.lines().map(move |text| {
             let text = text.trim();
-            key = "";
+            let mut key = "";
             if let Some(header) = text.strip_prefix('[') {
                 table = header
                     .trim_start_matches('[')
@@ -205,8 +204,8 @@ impl Place<'_> {
             } else if let Some((name, _)) = text.split_once('=') {
                 key = name.trim();
             }
-        }
-        join(table, key)
+            join(table, key)
+        })
     }
 }
 
@@ -258,14 +257,9 @@ mod tests {
         // And it leaves none out: what it does not say would be missing from its keys.
         let all = toml::to_string(&Config::default()).unwrap();
         let keys = |text: &str| -> std::collections::BTreeSet<String> {
-            (0..text.lines().count())
-                .map(|line| {
-                    Place {
-                        path: Path::new(""),
-                        text,
-                    }
-                    .key(line)
-                })
+            let path = Path::new("");
+            Place { path, text }
+                .keys()
                 .filter(|key| !key.is_empty() && !key.starts_with('#'))
                 .collect()
         };
@@ -286,6 +280,17 @@ mod tests {
         config.watch.trees.push("/sys/fs/cgroup/agents".into());
         let text = toml::to_string(&config).unwrap();
         assert_eq!(parse(&text), Ok(config));
+    }
+
+    /// The line of a problem is found in one pass, however many there are.
+    #[test]
+    fn a_long_file_is_refused_soon() {
+        let text = "\n".repeat(1 << 20) + "schedule = { hysteresis_low = 80 }\n";
+        let problem = parse(&text).unwrap_err();
+        assert!(
+            problem.contains("is not below hysteresis_high"),
+            "{problem}"
+        );
     }
 
     #[test]

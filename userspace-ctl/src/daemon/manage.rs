@@ -99,6 +99,15 @@ impl Daemon {
         }
     }
 
+    /// Who owns a directory may see its sandbox, and a directory may be given to another user.
+    pub(super) fn refresh_owners(&mut self) {
+        for entry in self.entries.values_mut() {
+            if let Ok(ownership) = entry.directory.ownership() {
+                entry.owner = Uid(ownership.uid);
+            }
+        }
+    }
+
     fn adopt(&mut self, id: Id, path: &Path, told: &Told) {
         let Ok(directory) = self.mount.directory(path) else {
             return;
@@ -517,6 +526,7 @@ impl Daemon {
     pub(super) fn round(&mut self) {
         self.read_memory();
         self.look_for_module();
+        self.refresh_owners();
         if self.watcher.misses_trees() {
             let changes = self.watcher.seek_trees(&self.authority);
             self.take_changes(changes);

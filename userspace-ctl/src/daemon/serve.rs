@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::entry::Listed;
+use super::entry::{Entry, Listed};
 use super::{mark, Daemon};
+use crate::authority::{Authority, Uid};
 use crate::directory::Directory;
 use crate::governor::{Id, Input};
 use crate::protocol::{ErrorCode, Request, Response, Source};
@@ -62,9 +63,7 @@ impl Daemon {
                 let directory = self.directory(&cgroup)?;
                 let attributes = self.authority.attach(uid, &directory, attributes)?;
                 self.not_nested(&directory)?;
-                let owner = directory
-                    .ownership()
-                    .map_or(uid, |owner| crate::authority::Uid(owner.uid));
+                let owner = directory.ownership().map_or(uid, |owner| Uid(owner.uid));
                 self.shall_be(
                     Arc::new(directory),
                     owner,
@@ -108,6 +107,7 @@ impl Daemon {
                 cgroup: Some(cgroup),
             } => {
                 let directory = self.directory(&cgroup)?;
+                self.authority.status(uid, &directory)?;
                 let id = self.sandbox(&directory)?;
                 self.board();
                 match self.listed(id) {
@@ -124,15 +124,17 @@ impl Daemon {
                 "uptime_ms": u64::try_from(self.now().as_millis()).unwrap_or(u64::MAX),
             })),
             Request::List => {
-                // Anyone may see in sysfs and in the cgroup tree what is in it.
                 self.board();
-                let ids = self.entries.keys().copied();
+                self.refresh_owners();
+                let seen = |entry: &Entry| Authority::sees(uid, entry.owner);
+                let seen = self.entries.iter().filter(|(_, entry)| seen(entry));
+                let ids = seen.map(|(id, _)| *id);
                 let listed: Vec<Listed> = ids.filter_map(|id| self.listed(id)).collect();
                 Response::result(&listed)
             }
             Request::Admit { bytes, template } => {
                 self.authority.admit(uid)?;
-                let bytes = bytes.unwrap_or_else(|| self.usual_need(template.as_ref()));
+                let bytes = bytes.unwrap_or_else(|| self.usual_need(uid, template.as_ref()));
                 Response::result(&self.governor.admit(bytes))
             }
             Request::Subscribe => {
@@ -211,11 +213,12 @@ impl Daemon {
         Some(entry.listed(self.governor.view(id, self.now())?, self.shown(id)))
     }
 
-    /// What sandboxes of a template need, or all of them when there is none: the mean.
-    fn usual_need(&self, template: Option<&ObjectName>) -> u64 {
+    /// What sandboxes of a template need, or all of them when there is none: the mean of those that a user may see.
+    fn usual_need(&self, uid: Uid, template: Option<&ObjectName>) -> u64 {
         let now = self.now();
         let alike = self.entries.iter().filter(|(_, entry)| {
-            template.is_none() || entry.attributes.template.as_ref() == template
+            let alike = template.is_none() || entry.attributes.template.as_ref() == template;
+            alike && Authority::sees(uid, entry.owner)
         });
         let needs: Vec<u64> = alike
             .filter_map(|(id, _)| self.governor.view(*id, now))

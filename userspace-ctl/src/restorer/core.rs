@@ -19,6 +19,7 @@ use crate::governor::Id;
 use crate::hot::process::Processes;
 use crate::predict::{Alarm, Figures, Latencies, Learner, Scope};
 use crate::sysfs::Sysfs;
+use crate::ObjectName;
 
 /// What all of it is done with.
 #[derive(Clone, Copy)]
@@ -33,11 +34,16 @@ pub struct Tools<'a> {
     pub clock: &'a dyn Fn() -> Duration,
 }
 
+/// Templates that are remembered before those are looked for that are gone. The module has 256 at most.
+const MOST_INSTANCES: usize = 512;
+
 /// All that the restorer knows.
 pub struct Core {
     pub(super) settings: Settings,
     pub(super) learner: Learner,
     pub(super) sandboxes: BTreeMap<Id, Sandbox>,
+    /// Which template of its name it is that something was learned about.
+    instances: BTreeMap<ObjectName, u64>,
     /// The module records faults and carries out plans.
     pub(super) able: bool,
     /// Counts of all sandboxes, but for what is in the figures.
@@ -60,6 +66,7 @@ impl Core {
         Core {
             learner: Learner::new(settings.predictors.clone()),
             sandboxes: BTreeMap::new(),
+            instances: BTreeMap::new(),
             able: settings.plans,
             total: Shown::default(),
             changed: true,
@@ -77,7 +84,7 @@ impl Core {
     /// Does what it is told.
     pub fn order(&mut self, tools: Tools<'_>, order: Order) {
         match order {
-            Order::Attach(target, template) => self.attach(target, &template),
+            Order::Attach(target, template) => self.attach(tools, target, &template),
             Order::Detach(id) => {
                 self.end(id);
                 self.sandboxes.remove(&id);
@@ -179,8 +186,9 @@ impl Core {
         }
     }
 
-    fn attach(&mut self, target: crate::hot::Target, template: &crate::ObjectName) {
+    fn attach(&mut self, tools: Tools<'_>, target: crate::hot::Target, template: &ObjectName) {
         let id = target.id;
+        self.meet(tools, template);
         let known = self.sandboxes.get(&id);
         if known.is_none_or(|sandbox| sandbox.template != *template) {
             match Sandbox::new(target, template.clone()) {
@@ -192,6 +200,40 @@ impl Core {
         // An attachment begins without a ring. There is one when a turn begins.
         if let Some(sandbox) = self.sandboxes.get_mut(&id) {
             (sandbox.armed, sandbox.fresh) = (0, true);
+        }
+    }
+
+    /// What was learned about a template of that name is not true of one that was made after it, which may be
+    /// another tenant's.
+    fn meet(&mut self, tools: Tools<'_>, template: &ObjectName) {
+        let Some(instance) = tools.sysfs.template_instance(template) else {
+            return;
+        };
+        let before = self.instances.insert(template.clone(), instance);
+        if before.is_some_and(|before| before != instance) {
+            // What is left of the former one's sandboxes teaches nothing about those of this one.
+            let of_former = self
+                .sandboxes
+                .iter()
+                .filter(|(_, sandbox)| sandbox.template == *template);
+            let former: Vec<Id> = of_former.map(|(id, _)| *id).collect();
+            for id in former {
+                self.end(id);
+                self.sandboxes.remove(&id);
+                self.learner.detach(id);
+            }
+            self.learner.forget(template);
+        }
+        // Those that are gone; what was learned about them would be found under their names.
+        if self.instances.len() > MOST_INSTANCES {
+            let learner = &mut self.learner;
+            self.instances.retain(|name, instance| {
+                let stays = tools.sysfs.template_instance(name) == Some(*instance);
+                if !stays {
+                    learner.forget(name);
+                }
+                stays
+            });
         }
     }
 

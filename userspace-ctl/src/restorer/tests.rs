@@ -226,6 +226,39 @@ fn what_else_there_is_comes_after_the_plan() {
     assert_eq!(desk.module.asked.take(), []);
 }
 
+/// Where a record was lost, or the module had no room for a request, a page may be out that nobody knows of: a
+/// tool has its plan made.
+#[test]
+fn what_may_be_missing_is_planned_for() {
+    for case in ["nothing", "a record", "a request"] {
+        let mut desk = Desk::new("");
+        desk.hint(1, "llm-wait");
+        for _ in 0..3 {
+            desk.turn(1, 10, "pytest", &pages(100, 300));
+        }
+        desk.module.take_out(10);
+        desk.pass(MS(2000));
+        desk.hint(1, "first-token");
+        if case == "a request" {
+            desk.module.room.set(Some(2));
+        }
+        desk.order(Order::Restore(1, Trigger::FirstToken, Depth::Everything));
+        desk.pass(MS(10_000));
+        desk.module.room.set(None);
+        if case == "a record" {
+            desk.module.lost.set(1);
+            desk.hint(1, "tool-end");
+        }
+        let plans = desk.board().total.plans;
+        desk.hint(1, "tool-start;tool=pytest");
+        let reports = desk.order(Order::Restore(1, Trigger::ToolStart, Depth::Plan));
+        // It is tried, though there may be nothing left to ask for.
+        let tried = desk.board().total.plans > plans
+            || reports.contains(&Report::Unable(1, Trigger::ToolStart));
+        assert_eq!(tried, case != "nothing", "{case}: {reports:?}");
+    }
+}
+
 #[test]
 fn requests_carry_the_times_of_the_machine_and_the_best_go_first() {
     let mut desk = Desk::new("time_scale = 10.0\n[prefetch]\nhit_window = \"300ms\"\n");
@@ -540,6 +573,46 @@ fn what_the_workers_took_is_charged_once() {
             .any(|report| matches!(report, Report::Spent(_))),
         "{reports:?}"
     );
+}
+
+#[test]
+fn a_template_made_anew_is_another_one() {
+    let mut desk = Desk::new("");
+    let templates = desk.trees.path().join("templates");
+    let [first, second] = ["python", "new"].map(|name| templates.join(name));
+    for directory in [&first, &second] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    desk.attach(1);
+    desk.hint(1, "llm-wait");
+    for _ in 0..3 {
+        desk.turn(1, 10, "pytest", &pages(100, 300));
+    }
+    let learned = desk.core.learner.known().count();
+    assert!(learned > 0);
+    // For a sibling, what was learned counts.
+    desk.attach(2);
+    assert_eq!(desk.core.learner.known().count(), learned);
+    std::fs::remove_dir(&first).unwrap();
+    std::fs::rename(&second, &first).unwrap();
+    desk.attach(2);
+    assert_eq!(desk.core.learner.known().count(), 0);
+    // One of the former template that is still there teaches nothing.
+    for hint in [
+        "first-token",
+        "tool-start;tool=pytest",
+        "tool-end",
+        "llm-wait",
+    ] {
+        desk.hint(1, hint);
+        desk.module.touch(1, 10, 100);
+    }
+    assert_eq!(desk.core.learner.known().count(), 0);
+    desk.hint(2, "llm-wait");
+    for _ in 0..3 {
+        desk.turn(2, 20, "pytest", &pages(100, 300));
+    }
+    assert!(desk.core.learner.known().count() > 0);
 }
 
 #[test]

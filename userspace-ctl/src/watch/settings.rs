@@ -12,12 +12,15 @@ use crate::error::{Error, Result};
 /// Most levels below a tree that can be watched.
 pub const MAX_DEPTH: usize = 16;
 
+/// Most trees.
+pub const MAX_TREES: usize = 256;
+
 /// Where sandboxes are looked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WatchSettings {
-    /// Cgroups below which sandboxes are: paths in the hierarchy, or below the mount. None of them
-    /// in another one.
+    /// Cgroups below which sandboxes are, at most [`MAX_TREES`]: paths in the hierarchy, or below the mount.
+    /// None of them in another one.
     pub trees: Vec<PathBuf>,
     /// Levels below a tree on which a sandbox can be, 1 to [`MAX_DEPTH`].
     pub max_depth: usize,
@@ -49,6 +52,10 @@ impl WatchSettings {
         if !(1..=1_000_000).contains(&self.max_directories) {
             let problem = format!("{} is not in 1..=1000000", self.max_directories);
             return Err(Error::invalid("watch max_directories", problem));
+        }
+        if self.trees.len() > MAX_TREES {
+            let problem = format!("{}, more than {MAX_TREES}", self.trees.len());
+            return Err(Error::invalid("watch trees", problem));
         }
         let mut trees: Vec<PathBuf> = Vec::with_capacity(self.trees.len());
         for given in &self.trees {
@@ -87,6 +94,7 @@ mod tests {
             (with(&["a", "/sys/fs/cgroup/a/"]), "overlap"),
             (with(&["/", "a"]), "overlap"),
             (with(&["../a"]), "without \"..\""),
+            (with(&["a"; MAX_TREES + 1]), "more than 256"),
             (
                 WatchSettings {
                     max_depth: 0,

@@ -23,6 +23,10 @@ use agentzip_ctl::host::{Host, Process};
 use agentzip_ctl::{Context, Error, ObjectName, Paths, Signature};
 use agentzip_uapi::{FaultRecord, Name, Phase, Range, Representation, SandboxRange, ABI_VERSION};
 
+/// What stands for the kernel's BTF, and its SHA-256.
+pub const BTF: &str = "abc";
+pub const BTF_DIGEST: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
 /// Counters of `stats/` and of each sandbox, besides `entries` and the representations.
 const COUNTERS: [&str; 17] = [
     "stores",
@@ -50,7 +54,8 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// An armed module without templates and sandboxes; one swap device; no cgroups but the root.
+    /// An armed module, built for this kernel, without templates and sandboxes; one swap device; no
+    /// cgroups but the root.
     pub fn new() -> Self {
         let trees = Trees {
             dir: tempfile::tempdir().unwrap(),
@@ -81,6 +86,8 @@ impl Trees {
         {
             trees.write(&format!("sysfs/stats/memory_{part}"), "0\n");
         }
+        trees.write("btf", BTF);
+        trees.write("sysfs/kernel_btf", &format!("{BTF_DIGEST}\n"));
         trees.counters("sysfs/stats", 0);
         fs::create_dir_all(trees.path("sysfs/sandboxes")).unwrap();
         fs::create_dir_all(trees.path("sysfs/templates")).unwrap();
@@ -222,6 +229,7 @@ impl Trees {
             cgroup_root: Some(self.path("cgroup")),
             proc: self.path("proc"),
             zswap: self.path("zswap"),
+            btf: self.path("btf"),
         }
     }
 }
@@ -573,4 +581,23 @@ pub fn contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
+}
+
+/// Runs something in a thread of another user, who is in a group of the same number and in no other.
+pub fn as_user<T: Send + 'static>(uid: u32, what: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(move || {
+        let none = std::ptr::null::<u32>();
+        // SAFETY: The system calls take numbers, and no groups. Unlike libc's functions they change this thread
+        // only, which ends here.
+        let results = unsafe {
+            [
+                libc::syscall(libc::SYS_setgroups, 0, none),
+                libc::syscall(libc::SYS_setresgid, uid, uid, uid),
+                libc::syscall(libc::SYS_setresuid, uid, uid, uid),
+            ]
+        };
+        assert_eq!(results, [0; 3]);
+        what()
+    });
+    thread.join().unwrap()
 }
