@@ -6,6 +6,7 @@ mod calibrate;
 mod init;
 mod run;
 mod suite;
+mod torture;
 mod verdict;
 
 use std::process::ExitCode;
@@ -32,6 +33,8 @@ enum Command {
     Demo(run::DemoArgs),
     /// Run the restore benchmark: the same tool calls under all configurations.
     Restore(run::RestoreArgs),
+    /// Run the torture: sandboxes and their host do at random what may happen to memory.
+    Torture(torture::Args),
     /// Print how many nanoseconds a fixed loop takes on this machine.
     Calibrate {
         /// One of page faults.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
+        Command::Torture(args) => verdict::finish(torture::main(args)),
         Command::Calibrate { faults } => {
             let time = match faults {
                 true => calibrate::measure_faults(),

@@ -8,6 +8,7 @@ mod clean;
 mod corpus;
 mod demo;
 mod doctor;
+mod fuzz;
 mod guest;
 mod kernel;
 mod paths;
@@ -17,6 +18,7 @@ mod restore;
 mod setup;
 mod shell;
 mod test;
+mod torture;
 mod wrong;
 
 use std::process::ExitCode;
@@ -43,8 +45,12 @@ enum Command {
     Doctor,
     /// Build module, test modules, controller and guest program.
     Build(build::Args),
-    /// Run all tests: formatting, lints, unit tests, module build, guest suite.
+    /// Run all tests: formatting, lints, unit tests, short fuzzing, module build, guest suite.
     Test(test::Args),
+    /// Let sandboxes and their host do at random what may happen to memory, and check every page.
+    Torture(torture::Args),
+    /// Run the fuzz targets natively.
+    Fuzz(fuzz::Args),
     /// Run the demo in a guest and write target/report/demo.json.
     Demo(demo::Args),
     /// Run a benchmark natively.
@@ -65,6 +71,8 @@ fn main() -> ExitCode {
         Command::Doctor => doctor::main(),
         Command::Build(args) => build::main(args),
         Command::Test(args) => test::main(args),
+        Command::Torture(args) => torture::main(args),
+        Command::Fuzz(args) => fuzz::main(args),
         Command::Demo(args) => demo::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Corpus(args) => corpus::main(args),

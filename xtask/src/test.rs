@@ -12,7 +12,7 @@ use crate::guest::accel::{self, Accel};
 use crate::guest::{Failure, Guest, Outcome};
 use crate::kernel::Kernel;
 use crate::setup::Cache;
-use crate::{paths, pinned, progress, setup, wrong};
+use crate::{fuzz, paths, pinned, progress, setup, torture, wrong};
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -39,7 +39,8 @@ pub struct Total {
 }
 
 impl Total {
-    fn add(&mut self, what: &str, passed: u32, failed: u32) {
+    /// Counts checks of a stage.
+    pub fn add(&mut self, what: &str, passed: u32, failed: u32) {
         println!("{what}: {passed} passed, {failed} failed");
         self.passed += passed;
         self.failed += failed;
@@ -53,6 +54,12 @@ impl Total {
         }
         self.add(what, u32::from(ok), u32::from(!ok));
         ok
+    }
+
+    /// Prints the sums, the last line of a run; the exit code says whether anything failed.
+    pub fn end(&self) -> ExitCode {
+        println!("{} passed, {} failed", self.passed, self.failed);
+        ExitCode::from(u8::from(self.failed != 0))
     }
 }
 
@@ -69,15 +76,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
         guest(&cache, kernel, args.filter.as_deref(), &mut total);
     }
     if args.debug {
-        wrong::all(&cache, args.filter.as_deref(), &mut total);
+        wrong::by_debug_kernel(&cache, args.filter.as_deref(), &mut total);
     }
     println!(
         "times: set-up {}, tests {}",
         progress::seconds(set_up),
         progress::seconds(start.elapsed() - set_up)
     );
-    println!("{} passed, {} failed", total.passed, total.failed);
-    Ok(ExitCode::from(u8::from(total.failed != 0)))
+    Ok(total.end())
 }
 
 /// Formatting, lints and the tests that need no guest.
@@ -122,6 +128,7 @@ fn host(cache: &Cache, total: &mut Total) -> Result<()> {
         failed = failed.max(1);
     }
     total.add("unit tests", passed, failed);
+    fuzz::short(total);
     Ok(())
 }
 
@@ -160,11 +167,13 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
         let mut small = suite("suite-small", kernel, filter.into_iter());
         small.args.push("--small".to_owned());
         small.memory_mib = SMALL_MIB;
-        // Only the check at the end: the filter leaves out all that needs such a guest.
-        if matches!(declared(&small.args), Ok(1)) {
-            return;
+        // Else only the check at the end: the filter leaves out all that needs such a guest.
+        if !matches!(declared(&small.args), Ok(1)) {
+            run_suite(cache, &artifacts, small, total);
         }
-        run_suite(cache, &artifacts, small, total);
+        if filter.is_none_or(|filter| filter.starts_with("torture")) {
+            torture::short(cache, &artifacts, total);
+        }
     }
 }
 

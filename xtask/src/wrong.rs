@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! Builds of the module that are wrong on purpose: the debug kernel must catch each.
+//! Builds of the module that are wrong on purpose: the checkers of the debug kernel, or the torture, must
+//! catch each.
 //!
 //! This tests the tests: a checker that is not at work finds nothing.
 
@@ -19,35 +20,72 @@ use crate::test::Total;
 
 /// One of them.
 struct Wrong {
-    /// qemu-test/debug-kernel/wrong/NAME.patch
+    /// qemu-test/wrong/NAME.patch
     name: &'static str,
-    /// Guest tests that run into it.
-    filter: &'static str,
+    /// What runs into it.
+    by: By,
     /// What the guest's log must say.
     report: &'static str,
+}
+
+/// What finds a wrong build.
+enum By {
+    /// These tests of the suite, on the debug kernel.
+    Suite(&'static str),
+    /// The torture, on the stock kernel.
+    Torture,
 }
 
 const ALL: &[Wrong] = &[
     Wrong {
         name: "sleep-in-invalidate",
-        filter: "unload.refused_with_entries",
+        by: By::Suite("unload.refused_with_entries"),
         report: "sleeping function called from invalid context",
     },
     Wrong {
         name: "use-after-free",
-        filter: "unload.refused_with_entries",
+        by: By::Suite("unload.refused_with_entries"),
         report: "KASAN: use-after-free",
     },
     Wrong {
         name: "lost-reference",
-        filter: "template.two_templates",
+        by: By::Suite("template.two_templates"),
         report: "unreferenced object",
+    },
+    Wrong {
+        name: "missed-invalidate",
+        by: By::Torture,
+        report: "the store should have 0 entries",
+    },
+    Wrong {
+        name: "reference-given-up-twice",
+        by: By::Torture,
+        report: "not ok torture.round",
+    },
+    Wrong {
+        name: "update-without-lock",
+        by: By::Torture,
+        report: "not ok torture.round",
+    },
+    Wrong {
+        name: "other-base",
+        by: By::Torture,
+        report: "not ok torture.round",
     },
 ];
 
-/// Builds and runs those whose name contains `filter`.
-pub fn all(cache: &Cache, filter: Option<&str>, total: &mut Total) {
-    for wrong in ALL {
+/// Builds and runs those that the debug kernel must catch, and whose name contains `filter`.
+pub fn by_debug_kernel(cache: &Cache, filter: Option<&str>, total: &mut Total) {
+    all(cache, Kernel::Debug, filter, total);
+}
+
+/// Builds and runs those that the torture must catch.
+pub fn by_torture(cache: &Cache, total: &mut Total) {
+    all(cache, Kernel::Stock, None, total);
+}
+
+fn all(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total) {
+    for wrong in ALL.iter().filter(|wrong| wrong.kernel() == kernel) {
         let what = format!("wrong.{}", wrong.name);
         if filter.is_none_or(|f| what.contains(f)) {
             total.check(&what, wrong.is_caught(cache));
@@ -64,21 +102,40 @@ pub fn all_fit() -> Result<()> {
 }
 
 impl Wrong {
+    fn kernel(&self) -> Kernel {
+        match self.by {
+            By::Suite(_) => Kernel::Debug,
+            By::Torture => Kernel::Stock,
+        }
+    }
+
+    /// The guest that must find it.
+    fn guest<'a>(&self, name: &'a str) -> Guest<'a> {
+        let job = match self.by {
+            By::Suite(_) => "suite",
+            By::Torture => "torture",
+        };
+        let mut guest = Guest::new(name, job);
+        guest.kernel = self.kernel();
+        guest.limit = Duration::from_secs(15 * 60);
+        guest.silence = Duration::from_secs(10 * 60);
+        let args = match self.by {
+            By::Suite(filter) => vec!["--debug", "--filter", filter],
+            By::Torture => vec!["--minutes", "5", "--first-failure"],
+        };
+        guest.args = args.into_iter().map(String::from).collect();
+        guest
+    }
+
     fn is_caught(&self, cache: &Cache) -> Result<()> {
         let dir = paths::target().join("wrong").join(self.name);
         let sources = dir.join("repo");
         self.patched_copy(&sources)?;
         let name = format!("wrong-{}", self.name);
-        let mut files =
-            build::modules_of(cache, Kernel::Debug, &sources, &dir.join("kmod"), &name)?;
+        let kmod = dir.join("kmod");
+        let mut files = build::modules_of(cache, self.kernel(), &sources, &kmod, &name)?;
         files.extend(build::programs()?);
-        let mut guest = Guest::new(&name, "suite");
-        guest.kernel = Kernel::Debug;
-        guest.limit = Duration::from_secs(15 * 60);
-        guest.silence = Duration::from_secs(10 * 60);
-        guest.args = ["--debug", "--filter", self.filter]
-            .map(String::from)
-            .into();
+        let guest = self.guest(&name);
         let failed = match guest.boot(cache, &Artifacts { files }, false) {
             Ok(outcome) => outcome.failed > 0,
             // The report ended the guest.
@@ -126,7 +183,7 @@ impl Wrong {
 
     /// Gives the patch to a command.
     fn patch(&self, git: &mut Command) -> Result<()> {
-        let patch = format!("qemu-test/debug-kernel/wrong/{}.patch", self.name);
+        let patch = format!("qemu-test/wrong/{}.patch", self.name);
         run(git.arg(paths::in_repo(&patch)))
             .with_context(|| format!("{patch} does not fit the module any more"))
     }

@@ -148,13 +148,13 @@ fn time_scale(here: f64, native: f64) -> f64 {
 }
 
 /// $AGENTZIP_REPORT, which the guest's init sets, or the current folder.
-fn report_folder() -> PathBuf {
+pub fn report_folder() -> PathBuf {
     std::env::var_os("AGENTZIP_REPORT")
         .unwrap_or_else(|| ".".into())
         .into()
 }
 
-fn write(folder: &Path, name: &str, value: &impl serde::Serialize) -> Result<()> {
+pub fn write(folder: &Path, name: &str, value: &impl serde::Serialize) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("mkdir {}", folder.display()))?;
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value)? + "\n";

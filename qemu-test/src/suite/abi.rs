@@ -9,13 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use agentzip_ctl::btf::Btf;
 use agentzip_uapi as uapi;
 use anyhow::{ensure, Context, Result};
 
 use super::fixture::module::{self, expect_errno, name, Counters, Device};
 use super::fixture::page::Rng;
 use super::fixture::puppet::Region;
-use super::fixture::{host, Ctx};
+use super::fixture::{controller, fault, host, Ctx};
 use super::runner::Test;
 use super::sys::{self, Forked};
 
@@ -32,6 +33,7 @@ macro_rules! test {
 /// The tests of this file.
 pub const TESTS: &[Test] = &[
     test!(info),
+    test!(kernel_btf),
     test!(sysfs_tree),
     test!(max_bytes),
     test!(unprivileged_open),
@@ -81,6 +83,60 @@ fn info(ctx: &mut Ctx) -> Result<()> {
         let found = module::value(file)?;
         ensure!(found == expected, "{file} is {found}");
     }
+    Ok(())
+}
+
+/// The module says which kernel it was built for, which is this one, and the controller arms it on no other.
+fn kernel_btf(ctx: &mut Ctx) -> Result<()> {
+    const BTF: &str = "/sys/kernel/btf/vmlinux";
+    let recorded = host::read(module::sysfs("kernel_btf"))?;
+    let running = Btf::new(BTF.into()).digest()?;
+    // Only the debug kernel is built without.
+    ensure!(
+        running.is_some() != fault::available(),
+        "the digest of {BTF} is {running:?}"
+    );
+    ensure!(
+        recorded == running.as_deref().unwrap_or("none"),
+        "kernel_btf is {recorded}, the digest of {BTF} {running:?}"
+    );
+    ctx.device().disarm().context("disarm")?;
+    let expected = match running {
+        Some(_) => "equal",
+        None => "unknown",
+    };
+    let report = controller::run(&["arm", "--json"])?;
+    let outcome: serde_json::Value = serde_json::from_str(&report).context("arm --json")?;
+    ensure!(outcome["kernel_btf"] == expected, "arm: {report}");
+    ensure!(module::value("armed")? == 1, "arm: {report}");
+    if running.is_none() {
+        return Ok(());
+    }
+    // Another kernel, as far as the controller can see.
+    ctx.device().disarm().context("disarm")?;
+    let program = controller::program().display().to_string();
+    let env = [
+        "AGENTZIP_BTF=/proc/version",
+        program.as_str(),
+        "arm",
+        "--force",
+    ];
+    let refused = controller::output_of(Path::new("env"), &env[..3])?;
+    let why = String::from_utf8_lossy(&refused.stderr);
+    ensure!(
+        refused.status.code() == Some(1) && why.contains("built for another kernel"),
+        "arm: {why}"
+    );
+    ensure!(
+        module::value("armed")? == 0,
+        "armed for another kernel: {why}"
+    );
+    let forced = controller::output_of(Path::new("env"), &env)?;
+    ensure!(
+        forced.status.success() && module::value("armed")? == 1,
+        "arm --force: {}",
+        String::from_utf8_lossy(&forced.stderr)
+    );
     Ok(())
 }
 
@@ -198,7 +254,7 @@ fn sysfs_tree(ctx: &mut Ctx) -> Result<()> {
             "template: {file} is {found}, not {expected}"
         );
     }
-    world_readable(&module::sysfs(""))
+    modes(&module::sysfs(""))
 }
 
 /// Bounds take a number or "max", as the files of memory cgroups do; anything else changes nothing.
@@ -239,17 +295,23 @@ fn max_bytes(ctx: &mut Ctx) -> Result<()> {
     host::write(&store, &first.to_string())
 }
 
-/// Statistics are for everybody, switches for root.
-fn world_readable(dir: &Path) -> Result<()> {
+/// Sums are for everybody, what is about single sandboxes and templates for root and its group, switches for
+/// root.
+fn modes(dir: &Path) -> Result<()> {
+    let of_one = ["sandboxes", "templates"].map(module::sysfs);
+    let readers = match of_one.iter().any(|one| dir.starts_with(one)) {
+        true => 0o440,
+        false => 0o444,
+    };
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            world_readable(&entry.path())?;
+            modes(&entry.path())?;
             continue;
         }
         let mode = entry.metadata()?.permissions().mode();
         let path = entry.path();
-        ensure!(mode & 0o444 == 0o444, "{} is {mode:o}", path.display());
+        ensure!(mode & 0o444 == readers, "{} is {mode:o}", path.display());
         ensure!(mode & 0o022 == 0, "{} is {mode:o}", path.display());
     }
     Ok(())

@@ -93,7 +93,7 @@ pub fn dictionary() -> Vec<u8> {
 }
 
 /// A dictionary that has these pages in it.
-fn dictionary_of(pages: impl Iterator<Item = Spec>) -> Vec<u8> {
+pub fn dictionary_of(pages: impl Iterator<Item = Spec>) -> Vec<u8> {
     let mut content = dictionary();
     for spec in pages {
         let mut page = [0; sys::PAGE_WORDS];

@@ -8,28 +8,31 @@
 
 mod abi;
 mod attach;
-mod daemon;
-mod dictionary;
-mod fixture;
+pub mod daemon;
+pub mod dictionary;
+pub mod fixture;
 mod group;
 mod hooks;
+mod hostile;
 mod inject;
 mod inject_sites;
+mod isolation;
 mod large;
 mod leak;
 mod lifetime;
+mod machine;
 mod overhead;
 mod prefetch;
 mod recorder;
-mod runner;
+pub mod runner;
 mod second_look;
 mod store;
-mod sys;
+pub mod sys;
 mod template;
 mod template_file;
 mod tracing;
 mod training;
-mod unload;
+pub mod unload;
 mod zswap;
 
 use std::time::Instant;
@@ -71,7 +74,9 @@ fn table(args: &Args) -> Vec<Test> {
         large::TESTS,
         abi::TESTS,
         attach::TESTS,
+        hostile::TESTS,
         hooks::TESTS,
+        isolation::TESTS,
         lifetime::TESTS,
         template::TESTS,
         store::TESTS,
@@ -91,7 +96,7 @@ fn table(args: &Args) -> Vec<Test> {
     .concat();
     match args.debug {
         true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
-        false => tests.extend(daemon::TESTS),
+        false => tests.extend([machine::TESTS, daemon::TESTS].concat()),
     }
     tests
 }
@@ -146,7 +151,7 @@ pub fn main(args: Args) -> Result<Tally> {
 }
 
 /// A checker that has switched itself off, as all do after their first report, proves nothing.
-fn checkers_at_work() -> Result<()> {
+pub fn checkers_at_work() -> Result<()> {
     ensure!(fault::available(), "no fault injection");
     ensure!(
         std::path::Path::new("/sys/kernel/debug/kmemleak").exists(),
@@ -177,7 +182,7 @@ fn report(number: usize, name: &str, began: Instant, result: Result<()>, tally: 
 }
 
 /// Brings the guest into the state that every test expects.
-fn prepare() -> Result<()> {
+pub fn prepare() -> Result<()> {
     for device in host::swaps()? {
         sys::swapoff(&device).with_context(|| format!("swapoff {}", device.display()))?;
     }
@@ -200,7 +205,7 @@ fn prepare() -> Result<()> {
 }
 
 /// After the last test: the module goes, and with it everything.
-fn nothing_left(log: &mut KernelLog, dying_before: u64) -> Result<()> {
+pub fn nothing_left(log: &mut KernelLog, dying_before: u64) -> Result<()> {
     for directory in ["sandboxes", "templates"] {
         let left = module::list(directory)?;
         ensure!(left.is_empty(), "{directory} left: {}", left.join(" "));

@@ -15,6 +15,9 @@ use anyhow::{ensure, Context, Result};
 use super::fixture::{self, host, Ctx};
 use super::sys::{self, Forked};
 
+/// What the error of a body begins with that did nothing wrong, but left something behind.
+pub const AFTERWARDS: &str = "afterwards";
+
 /// One test.
 #[derive(Clone, Copy)]
 pub struct Test {
@@ -95,7 +98,7 @@ impl KernelLog {
 
 /// Runs one test and cleans up after it; an error says why it failed.
 pub fn run(test: &Test, log: &mut KernelLog) -> Result<()> {
-    let outcome = run_in_process(test);
+    let outcome = bounded(Duration::from_secs(test.timeout_s), &test.run);
     let faults = log.faults()?;
     if outcome.is_err() || !faults.is_empty() {
         fixture::recover().context("the host does not recover from the test")?;
@@ -105,18 +108,19 @@ pub fn run(test: &Test, log: &mut KernelLog) -> Result<()> {
     Ok(())
 }
 
-fn run_in_process(test: &Test) -> Result<()> {
+/// Runs a body in a process of its own, for as long at most.
+pub fn bounded(timeout: Duration, body: &dyn Fn(&mut Ctx) -> Result<()>) -> Result<()> {
     let (mut ours, theirs) = UnixStream::pair()?;
     std::io::stdout().flush()?;
     let pid = match sys::fork()? {
         Forked::Child => {
             drop(ours);
-            child(test, theirs);
+            child(body, theirs);
         }
         Forked::Parent(pid) => pid,
     };
     drop(theirs);
-    let deadline = Instant::now() + host::patience(Duration::from_secs(test.timeout_s));
+    let deadline = Instant::now() + host::patience(timeout);
     let mut text = String::new();
     let answered = loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -141,7 +145,7 @@ fn run_in_process(test: &Test) -> Result<()> {
     while matches!(sys::try_wait(pid), Ok(None)) {
         std::thread::sleep(Duration::from_millis(2));
     }
-    ensure!(answered, "not done within {} s", test.timeout_s);
+    ensure!(answered, "not done within {} s", timeout.as_secs());
     match text.strip_suffix('\0') {
         Some("ok") => Ok(()),
         Some(error) => Err(anyhow::Error::msg(error.to_owned())),
@@ -149,14 +153,14 @@ fn run_in_process(test: &Test) -> Result<()> {
     }
 }
 
-fn child(test: &Test, mut answer: UnixStream) -> ! {
+fn child(body: &dyn Fn(&mut Ctx) -> Result<()>, mut answer: UnixStream) -> ! {
     let result = catch_unwind(AssertUnwindSafe(|| {
         sys::new_process_group()?;
         sys::die_with_parent()?;
         sys::ignore_sigchld();
         let mut ctx = Ctx::new()?;
-        (test.run)(&mut ctx)?;
-        ctx.finish().context("afterwards")
+        body(&mut ctx)?;
+        ctx.finish().context(AFTERWARDS)
     }));
     let text = match result {
         Ok(Ok(())) => "ok".to_owned(),

@@ -358,6 +358,126 @@ pub fn advise(addr: usize, len: usize, advice: i32) -> io::Result<()> {
     .map(drop)
 }
 
+/// `mlock(2)` or `munlock(2)` on a part of the arena.
+pub fn lock(addr: usize, len: usize, locked: bool) -> io::Result<()> {
+    in_arena(addr, len);
+    let at = addr as *const libc::c_void;
+    // SAFETY: no memory changes.
+    check(i64::from(unsafe {
+        match locked {
+            true => libc::mlock(at, len),
+            false => libc::munlock(at, len),
+        }
+    }))
+    .map(drop)
+}
+
+/// Between a file and a part of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the file into the arena.
+    In,
+    /// From the arena into the file.
+    Out,
+}
+
+/// Moves bytes between the beginning of a file and a part of the arena. Of a file that is open with
+/// `O_DIRECT` the device does so with the pages themselves.
+pub fn transfer(file: &File, addr: usize, len: usize, direction: Direction) -> io::Result<()> {
+    in_arena(addr, len);
+    let (fd, at) = (file.as_raw_fd(), addr as *mut libc::c_void);
+    // SAFETY: the memory is in the arena, where no Rust object lives; any bytes may be there.
+    let done = check(unsafe {
+        match direction {
+            Direction::In => libc::pread(fd, at, len, 0),
+            Direction::Out => libc::pwrite(fd, at, len, 0),
+        }
+    } as i64)?;
+    if done as usize != len {
+        return Err(Error::other("a part only was read or written"));
+    }
+    Ok(())
+}
+
+/// The same by `io_uring`, with the memory as a registered buffer: it is pinned for that long.
+pub fn transfer_pinned(
+    file: &File,
+    addr: usize,
+    len: usize,
+    direction: Direction,
+) -> io::Result<()> {
+    use io_uring::{opcode, types};
+    in_arena(addr, len);
+    let mut ring = io_uring::IoUring::new(2)?;
+    let buffer = libc::iovec {
+        iov_base: addr as *mut libc::c_void,
+        iov_len: len,
+    };
+    // SAFETY: the memory is in the arena, where no Rust object lives, and stays mapped until the ring, and
+    // with it the registration, is dropped below: the process does nothing else meanwhile.
+    unsafe { ring.submitter().register_buffers(&[buffer])? };
+    if direction == Direction::In {
+        // The kernel does not mark pages dirty that a device has written to registered buffers: where a page had
+        // been read back from swap and not written to, reclaim drops it. See "What the kernel does beside us" in design.rst.
+        for page in (addr..addr + len).step_by(PAGE_SIZE) {
+            write_word(page);
+        }
+    }
+    let fd = types::Fd(file.as_raw_fd());
+    let entry = match direction {
+        Direction::In => opcode::ReadFixed::new(fd, addr as *mut u8, len as u32, 0).build(),
+        Direction::Out => opcode::WriteFixed::new(fd, addr as *const u8, len as u32, 0).build(),
+    };
+    // SAFETY: file and buffer outlive the operation, whose end is waited for.
+    unsafe { ring.submission().push(&entry) }.map_err(Error::other)?;
+    let done = loop {
+        // Who is frozen meanwhile waits no longer, with EINTR or without an error.
+        match ring.submit_and_wait(1) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            waited => {
+                waited?;
+            }
+        }
+        if let Some(entry) = ring.completion().next() {
+            break entry.result();
+        }
+    };
+    match usize::try_from(done) {
+        Ok(done) if done == len => Ok(()),
+        Ok(_) => Err(Error::other("a part only was read or written")),
+        Err(_) => Err(Error::from_raw_os_error(-done)),
+    }
+}
+
+/// Write-protects a part of the arena by a userfaultfd until the descriptor is closed. The kernel resolves
+/// the faults itself (`UFFD_FEATURE_WP_ASYNC`), so nobody has to read it.
+pub fn watch_writes(addr: usize, len: usize) -> io::Result<OwnedFd> {
+    const API: u64 = 0xaa;
+    const WP_ASYNC: u64 = 1 << 15;
+    const MODE_WP: u64 = 2;
+    const PROTECT: u64 = 1;
+    /// UFFDIO_API, UFFDIO_REGISTER, UFFDIO_WRITEPROTECT.
+    const REQUESTS: [u32; 3] = [0xc018_aa3f, 0xc020_aa00, 0xc018_aa06];
+    in_arena(addr, len);
+    // SAFETY: no memory is touched.
+    let fd = check(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    let (addr, len) = (addr as u64, len as u64);
+    let arguments = [
+        [API, WP_ASYNC, 0, 0],
+        [addr, len, MODE_WP, 0],
+        [addr, len, PROTECT, 0],
+    ];
+    for (request, mut argument) in REQUESTS.into_iter().zip(arguments) {
+        // SAFETY: each request reads and writes 32 bytes at most, as its number says.
+        check(i64::from(unsafe {
+            libc::ioctl(fd.as_raw_fd(), request.into(), argument.as_mut_ptr())
+        }))?;
+    }
+    Ok(fd)
+}
+
 /// Writes a page of the arena, which must be mapped (else the process dies of SIGSEGV).
 pub fn write_page(addr: usize, page: &Page) {
     in_arena(addr, PAGE_SIZE);
@@ -377,6 +497,14 @@ pub fn touch(addr: usize) {
     in_arena(addr, 8);
     // SAFETY: as in `read_page`.
     unsafe { std::ptr::read_volatile(addr as *const u64) };
+}
+
+/// Writes one word of the arena as it is, so that the processor marks its page dirty.
+fn write_word(addr: usize) {
+    in_arena(addr, 8);
+    let word = addr as *mut u64;
+    // SAFETY: as in `write_page`.
+    unsafe { std::ptr::write_volatile(word, std::ptr::read_volatile(word)) };
 }
 
 /// Pins pages of the arena by splicing them into a pipe; the returned ends keep them pinned.

@@ -173,7 +173,7 @@ fn task_sleeps_in_store_of_huge_page(ctx: &mut Ctx) -> Result<()> {
 }
 
 /// Unloads and loads with parameters, then arms.
-fn reload(ctx: &mut Ctx, params: &str) -> Result<()> {
+pub fn reload(ctx: &mut Ctx, params: &str) -> Result<()> {
     reload_beside(ctx, params, None)
 }
 
