@@ -321,7 +321,8 @@ enum agentzip_node_kind {
 
 /*
  * Every attribute, once: name, mode. X(name, mode). Which directory has which,
- * and who may read those of sandboxes and templates, is in sysfs.c; what they say is in sysfs.rs and Documentation/ABI.
+ * and who may read those of sandboxes and templates, is in sysfs.c; what they
+ * say is in sysfs.rs and Documentation/ABI.
  */
 #define AGENTZIP_ATTRS(X)			\
 	/* root */				\

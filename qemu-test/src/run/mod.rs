@@ -154,6 +154,7 @@ pub fn report_folder() -> PathBuf {
         .into()
 }
 
+/// Writes a value as JSON to a file of a folder, which is made if need be.
 pub fn write(folder: &Path, name: &str, value: &impl serde::Serialize) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("mkdir {}", folder.display()))?;
     let path = folder.join(name);

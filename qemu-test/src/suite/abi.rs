@@ -49,7 +49,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// The same command with another argument size.
-fn resized(command: u32, size: usize) -> u32 {
+pub fn resized(command: u32, size: usize) -> u32 {
     (command & !(0x3fff << 16)) | ((size as u32) << 16)
 }
 

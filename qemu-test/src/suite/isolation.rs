@@ -11,8 +11,6 @@
 //! chance alone exceeds once in 15,000 runs). In the same group the bytes differ, as they should, and the
 //! test tells pages apart that really take different times: it can fail.
 
-use std::time::Duration;
-
 use anyhow::{ensure, Context, Result};
 
 use super::fixture::page::{Kind, Rng, Spec};
@@ -67,12 +65,7 @@ impl Home {
             .template_add_in(name, domain, holder.pid, &[region.range()])
             .with_context(|| format!("register template {name}"))?;
         // From then on what a page becomes depends on nothing but the page.
-        let number = |file: &str| module::value(&format!("templates/{name}/{file}"));
-        host::wait_until(
-            "all of the template should be indexed",
-            Duration::from_secs(10),
-            || Ok(number("pages_indexed")? == number("pages_referenced")? + number("pages_copied")?),
-        )?;
+        module::wait_indexed(name)?;
         Ok(Home {
             name,
             domain,

@@ -238,11 +238,7 @@ fn template_by_content(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(PAGES)?;
     let name = world.template.name.clone();
     let number = |file: &str| module::value(&format!("templates/{name}/{file}"));
-    host::wait_until(
-        "all of the template should be indexed",
-        Duration::from_secs(10),
-        || Ok(number("pages_indexed")? == number("pages_referenced")? + number("pages_copied")?),
-    )?;
+    module::wait_indexed(&name)?;
     let (sketches, all) = (
         number("sketch_bytes")?,
         module::value("stats/memory_sketches")?,
