@@ -60,17 +60,17 @@ const ALL: &[Wrong] = &[
     Wrong {
         name: "reference-given-up-twice",
         by: By::Torture,
-        report: "not ok torture.round",
+        report: "the page is lost (EIO)",
     },
     Wrong {
         name: "update-without-lock",
         by: By::Torture,
-        report: "not ok torture.round",
+        report: "the page is lost (EIO)",
     },
     Wrong {
         name: "other-base",
         by: By::Torture,
-        report: "not ok torture.round",
+        report: "the page is lost (EIO)",
     },
 ];
 
