@@ -23,11 +23,12 @@ struct mm_struct;
 /* ---- hooks.c: interposing on the zswap entry points ---- */
 
 /*
- * Install the hooks, in the order invalidate, load, store. Undone completely
- * when one step fails. Takes a reference on the module until disarmed; the
- * caller holds another. May sleep. Returns 0, -EBUSY when another IPMODIFY user
- * holds one of the functions or ftrace is off, -ENOTRECOVERABLE when undoing
- * failed (then the module must stay for ever), or another negative errno.
+ * Install the hooks: those of pins.c, then invalidate, load, store. Undone
+ * completely when one step fails. Takes a reference on the module until
+ * disarmed; the caller holds another. May sleep. Returns 0, -EBUSY when another
+ * IPMODIFY user holds one of the functions or ftrace is off, -ENOTRECOVERABLE
+ * when undoing failed (then the module must stay for ever), or another negative
+ * errno.
  */
 int agentzip_hooks_arm(void);
 

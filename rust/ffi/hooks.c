@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Hooks on the zswap entry points.
+ * Hooks on the zswap entry points, and arming with all others.
  *
  * The swap core calls zswap_store(), zswap_load() and zswap_invalidate() for
  * every page that is swapped out, swapped in and freed, whether zswap is on or
@@ -30,6 +30,7 @@
 #include <linux/zswap.h>
 
 #include "agentzip_ffi.h"
+#include "agentzip_pins.h"
 
 #if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) || !defined(CONFIG_KPROBES)
 #error "AgentZip needs a kernel with DYNAMIC_FTRACE_WITH_ARGS and KPROBES"
@@ -123,17 +124,25 @@ struct hook {
 };
 
 /*
- * In arming order: an entry must never exist that invalidate would miss, and
- * never be stored before it could be loaded.
+ * In arming order: an entry must never exist that invalidate would miss, never
+ * be stored before it could be loaded, and never be kept for a page whose
+ * writes could be missed (pins.c).
  *
  * invalidate only observes, yet is IPMODIFY too: a livepatch that replaced the
- * function would otherwise go unnoticed.
+ * function would otherwise go unnoticed. The handlers of pins.c change nothing
+ * of a call, whoever else replaces the function.
  */
 static struct hook hooks[] = {
+	{ "unpin_user_page", 0,
+	  { .func = agentzip_unpin_page_handler, .flags = FTRACE_OPS_FL_PERMANENT } },
+	{ "unpin_user_folio", 0,
+	  { .func = agentzip_unpin_folio_handler, .flags = FTRACE_OPS_FL_PERMANENT } },
 	{ "zswap_invalidate", 0, { .func = invalidate_handler, .flags = HOOK_FLAGS } },
 	{ "zswap_load", 0, { .func = load_handler, .flags = HOOK_FLAGS } },
 	{ "zswap_store", 0, { .func = store_handler, .flags = HOOK_FLAGS } },
 };
+
+enum { HOOK_INVALIDATE = 2 };
 
 /*
  * Address of a function's ftrace location: after its ENDBR, where a direct
@@ -196,7 +205,7 @@ int agentzip_hooks_arm(void)
 		}
 	}
 	static_call_update(agentzip_zswap_invalidate_call,
-			   (typeof(&zswap_invalidate_unresolved))hooks[0].addr);
+			   (typeof(&zswap_invalidate_unresolved))hooks[HOOK_INVALIDATE].addr);
 
 	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
 		ret = hook_install(&hooks[i]);

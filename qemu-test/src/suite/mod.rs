@@ -22,6 +22,7 @@ mod leak;
 mod lifetime;
 mod machine;
 mod overhead;
+mod pins;
 mod prefetch;
 mod recorder;
 pub mod runner;
@@ -76,6 +77,7 @@ fn table(args: &Args) -> Vec<Test> {
         attach::TESTS,
         hostile::TESTS,
         hooks::TESTS,
+        pins::TESTS,
         isolation::TESTS,
         lifetime::TESTS,
         template::TESTS,
@@ -96,7 +98,7 @@ fn table(args: &Args) -> Vec<Test> {
     .concat();
     match args.debug {
         true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
-        false => tests.extend([machine::TESTS, daemon::TESTS].concat()),
+        false => tests.extend([machine::TESTS, pins::STOCK, daemon::TESTS].concat()),
     }
     tests
 }

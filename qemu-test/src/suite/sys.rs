@@ -7,7 +7,7 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Error};
+use std::io::{self, Error, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
@@ -400,7 +400,7 @@ pub fn transfer(file: &File, addr: usize, len: usize, direction: Direction) -> i
 }
 
 /// The same by `io_uring`, with the memory as a registered buffer: it is pinned for that long.
-pub fn transfer_pinned(
+pub fn transfer_registered(
     file: &File,
     addr: usize,
     len: usize,
@@ -416,13 +416,6 @@ pub fn transfer_pinned(
     // SAFETY: the memory is in the arena, where no Rust object lives, and stays mapped until the ring, and
     // with it the registration, is dropped below: the process does nothing else meanwhile.
     unsafe { ring.submitter().register_buffers(&[buffer])? };
-    if direction == Direction::In {
-        // The kernel does not mark pages dirty that a device has written to registered buffers: where a page had
-        // been read back from swap and not written to, reclaim drops it. See "What the kernel does beside us" in design.rst.
-        for page in (addr..addr + len).step_by(PAGE_SIZE) {
-            write_word(page);
-        }
-    }
     let fd = types::Fd(file.as_raw_fd());
     let entry = match direction {
         Direction::In => opcode::ReadFixed::new(fd, addr as *mut u8, len as u32, 0).build(),
@@ -447,6 +440,44 @@ pub fn transfer_pinned(
         Ok(_) => Err(Error::other("a part only was read or written")),
         Err(_) => Err(Error::from_raw_os_error(-done)),
     }
+}
+
+/// Passes bytes through a cipher of the kernel that changes nothing (`AF_ALG`), page by page, into the arena:
+/// the kernel writes the pages through its own mapping while they are pinned.
+pub fn receive_from_cipher(bytes: &[u8], addr: usize) -> io::Result<()> {
+    in_arena(addr, bytes.len());
+    let owned = |fd: libc::c_int| -> io::Result<File> {
+        check(i64::from(fd))?;
+        // SAFETY: a descriptor that the kernel just made for us.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    };
+    // SAFETY: all of it is plain bytes, for which zeroes are valid.
+    let mut name: libc::sockaddr_alg = unsafe { std::mem::zeroed() };
+    name.salg_family = libc::AF_ALG as u16;
+    name.salg_type[..8].copy_from_slice(b"skcipher");
+    name.salg_name[..16].copy_from_slice(b"ecb(cipher_null)");
+    // SAFETY: no memory is involved.
+    let socket = owned(unsafe { libc::socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0) })?;
+    let size = std::mem::size_of_val(&name) as libc::socklen_t;
+    // SAFETY: `name` is of that size and outlives the call.
+    check(i64::from(unsafe {
+        libc::bind(socket.as_raw_fd(), (&raw const name).cast(), size)
+    }))?;
+    let none = std::ptr::null_mut();
+    // SAFETY: nobody asks for the peer's address.
+    let cipher = owned(unsafe { libc::accept(socket.as_raw_fd(), none, none.cast()) })?;
+    for (i, page) in bytes.chunks(PAGE_SIZE).enumerate() {
+        if (&cipher).write(page)? != page.len() {
+            return Err(Error::other("a part only was taken"));
+        }
+        let at = (addr + i * PAGE_SIZE) as *mut libc::c_void;
+        // SAFETY: the memory is in the arena, where no Rust object lives; any bytes may be there.
+        let got = check(unsafe { libc::read(cipher.as_raw_fd(), at, page.len()) } as i64)?;
+        if got as usize != page.len() {
+            return Err(Error::other("a part only was given back"));
+        }
+    }
+    Ok(())
 }
 
 /// Write-protects a part of the arena by a userfaultfd until the descriptor is closed. The kernel resolves
@@ -497,14 +528,6 @@ pub fn touch(addr: usize) {
     in_arena(addr, 8);
     // SAFETY: as in `read_page`.
     unsafe { std::ptr::read_volatile(addr as *const u64) };
-}
-
-/// Writes one word of the arena as it is, so that the processor marks its page dirty.
-fn write_word(addr: usize) {
-    in_arena(addr, 8);
-    let word = addr as *mut u64;
-    // SAFETY: as in `write_page`.
-    unsafe { std::ptr::write_volatile(word, std::ptr::read_volatile(word)) };
 }
 
 /// Pins pages of the arena by splicing them into a pipe; the returned ends keep them pinned.

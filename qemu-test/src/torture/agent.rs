@@ -20,7 +20,7 @@ use super::Shared;
 use crate::suite::daemon;
 use crate::suite::fixture::cgroup::{self, Cgroup};
 use crate::suite::fixture::module;
-use crate::suite::fixture::puppet::Region;
+use crate::suite::fixture::puppet::{Region, Way};
 use crate::suite::sys;
 
 /// Most processes of a sandbox.
@@ -404,6 +404,14 @@ fn watch(agent: &mut Agent<'_>) -> Result<Ended> {
     Ok(Ended::Done)
 }
 
+/// `O_DIRECT`, or `io_uring` with registered buffers.
+fn any_device(random: &mut Random) -> Way {
+    match random.chance(50) {
+        true => Way::Registered,
+        false => Way::Direct,
+    }
+}
+
 /// A device writes pages while they may be on their way out.
 fn direct_in(agent: &mut Agent<'_>) -> Result<Ended> {
     let Some((process, piece, (from, pages))) = agent.any_part(16) else {
@@ -412,13 +420,11 @@ fn direct_in(agent: &mut Agent<'_>) -> Result<Ended> {
     let specs: Vec<_> = (from..from + pages)
         .map(|page| agent.random.spec(page))
         .collect();
-    let pinned = agent.random.chance(50);
+    let way = any_device(&mut agent.random);
     let process = &mut agent.processes[process];
     let region = &mut process.pieces[piece].region;
     region.specs[from..from + pages].copy_from_slice(&specs);
-    process
-        .puppet
-        .direct_in(&region.part(from, pages), pinned)?;
+    process.puppet.direct_in(&region.part(from, pages), way)?;
     Ok(Ended::Done)
 }
 
@@ -427,10 +433,10 @@ fn direct_out(agent: &mut Agent<'_>) -> Result<Ended> {
     let Some((process, piece, (from, pages))) = agent.any_part(16) else {
         return Ok(Ended::Refused);
     };
-    let pinned = agent.random.chance(50);
+    let way = any_device(&mut agent.random);
     let process = &agent.processes[process];
     let part = process.pieces[piece].region.part(from, pages);
-    process.puppet.direct_out(&part, pinned)?;
+    process.puppet.direct_out(&part, way)?;
     agent.counts.pages_verified += pages as u64;
     Ok(Ended::Done)
 }
