@@ -176,6 +176,13 @@ fn arm_says_when_kernels_cannot_be_compared() {
         &message(arm::arm(&context, false)),
         &["cannot understand", "kernel_btf", "64 hexadecimal digits"],
     );
+    // By force they are not compared.
+    let report = arm::arm(&context, true).unwrap();
+    assert_eq!(report.kernel_btf, Some(KernelBtf::Unknown));
+    contains(
+        &report.to_string(),
+        &["armed\n", "64 hexadecimal digits", "armed by force"],
+    );
 }
 
 #[test]

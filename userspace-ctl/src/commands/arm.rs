@@ -77,7 +77,7 @@ fn info(context: &Context, operation: &'static str) -> Result<Info> {
 ///
 /// # Errors
 ///
-/// When they differ, unless `force` says that this is all right; when a file cannot be read.
+/// When they differ, or a file cannot be read, unless `force` says that this is all right.
 fn compare_kernels(
     context: &Context,
     force: bool,
@@ -90,12 +90,20 @@ fn compare_kernels(
              arm only a module that was built for it"
         )
     };
-    let Some(built_for) = context.sysfs.kernel_btf()? else {
+    let read = || Ok((context.sysfs.kernel_btf()?, context.btf.digest()?));
+    let (built_for, running) = match read() {
+        Err(error) if force => {
+            warnings.push(unknown(format!("{error}; armed by force")));
+            return Ok(KernelBtf::Unknown);
+        }
+        read => read?,
+    };
+    let Some(built_for) = built_for else {
         let why = "its build recorded no BTF of the kernel that it is for".to_owned();
         warnings.push(unknown(why));
         return Ok(KernelBtf::Unknown);
     };
-    let Some(running) = context.btf.digest()? else {
+    let Some(running) = running else {
         warnings.push(unknown(format!("the kernel has no BTF ({path})")));
         return Ok(KernelBtf::Unknown);
     };
