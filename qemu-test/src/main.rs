@@ -4,6 +4,7 @@
 
 mod calibrate;
 mod init;
+mod refused;
 mod run;
 mod suite;
 mod torture;
@@ -35,6 +36,8 @@ enum Command {
     Restore(run::RestoreArgs),
     /// Run the torture: sandboxes and their host do at random what may happen to memory.
     Torture(torture::Args),
+    /// In a guest that takes signed modules only: try to load the module.
+    Refused(refused::Args),
     /// Print how many nanoseconds a fixed loop takes on this machine.
     Calibrate {
         /// One of page faults.
@@ -51,6 +54,10 @@ fn main() -> ExitCode {
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
         Command::Torture(args) => verdict::finish(torture::main(args)),
+        Command::Refused(args) => verdict::finish(refused::main(args).map(|()| verdict::Tally {
+            passed: 1,
+            failed: 0,
+        })),
         Command::Calibrate { faults } => {
             let time = match faults {
                 true => calibrate::measure_faults(),

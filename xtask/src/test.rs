@@ -171,9 +171,36 @@ fn guest(cache: &Cache, kernel: Kernel, filter: Option<&str>, total: &mut Total)
         if !matches!(declared(&small.args), Ok(1)) {
             run_suite(cache, &artifacts, small, total);
         }
+        if filter.is_none_or(|filter| filter.starts_with("refused")) {
+            refused(cache, &artifacts, total);
+        }
         if filter.is_none_or(|filter| filter.starts_with("torture")) {
             torture::short(cache, &artifacts, total);
         }
+    }
+}
+
+/// Kernels that take signed modules only refuse ours, which is not signed.
+fn refused(cache: &Cache, artifacts: &Artifacts, total: &mut Total) {
+    /// Name of the guest, words for its kernel, errno of the refusal.
+    const GUESTS: [(&str, &str, u32); 2] = [
+        ("refused-lockdown", "lockdown=integrity", 1), // EPERM
+        ("refused-signature", "module.sig_enforce=1", 129), // EKEYREJECTED
+    ];
+    for (name, cmdline, errno) in GUESTS {
+        let mut guest = Guest::new(name, "exec");
+        guest.cmdline = cmdline;
+        guest.command = Some(format!("agentzip-guest refused --errno {errno}\n"));
+        let outcome = guest.boot(cache, artifacts, false);
+        total.check(
+            name,
+            outcome.and_then(|outcome| match outcome.failed {
+                0 => Ok(()),
+                _ => Err(anyhow::anyhow!(
+                    "the module was not refused as it should be"
+                )),
+            }),
+        );
     }
 }
 

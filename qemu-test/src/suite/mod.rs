@@ -23,6 +23,7 @@ mod lifetime;
 mod machine;
 mod overhead;
 mod pins;
+mod power;
 mod prefetch;
 mod recorder;
 pub mod runner;
@@ -98,7 +99,7 @@ fn table(args: &Args) -> Vec<Test> {
     .concat();
     match args.debug {
         true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
-        false => tests.extend([machine::TESTS, pins::STOCK, daemon::TESTS].concat()),
+        false => tests.extend([machine::TESTS, pins::STOCK, power::TESTS, daemon::TESTS].concat()),
     }
     tests
 }

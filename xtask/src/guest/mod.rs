@@ -38,6 +38,8 @@ pub struct Guest<'a> {
     pub kernel: Kernel,
     /// Its memory, in MiB.
     pub memory_mib: u32,
+    /// More words for its kernel's command line.
+    pub cmdline: &'a str,
 }
 
 /// How a guest ended, when nothing went wrong with the guest itself.
@@ -89,6 +91,7 @@ impl Guest<'_> {
             silence: Duration::from_secs(180),
             kernel: Kernel::Stock,
             memory_mib: 3072,
+            cmdline: "",
         }
     }
 
@@ -252,8 +255,9 @@ impl Guest<'_> {
         let args: Vec<String> = self.args.iter().map(|arg| encode(arg)).collect();
         // No reboot after a panic: QEMU runs with -no-reboot.
         format!(
-            "console=ttyS0 panic=-1{} agentzip.accel={} agentzip.run={} agentzip.args={}",
+            "console=ttyS0 panic=-1{} {} agentzip.accel={} agentzip.run={} agentzip.args={}",
             self.kernel.cmdline(),
+            self.cmdline,
             accel.name(),
             self.job,
             args.join(",")
