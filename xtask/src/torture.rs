@@ -71,9 +71,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
         );
         failed += outcome.failed;
         reports.push(report);
+        // After each guest: the next one may end without any.
+        let target = write(&sum(&reports))?;
+        println!("torture: report: {target}");
     }
-    let target = write(&sum(&reports))?;
-    println!("torture: report: {target}");
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
@@ -135,7 +136,7 @@ fn run(
     Ok((outcome, report))
 }
 
-/// One report of several guests.
+/// One report of several guests: sums, and what each of them reported in `runs`, by its kernel and seed.
 fn sum(reports: &[Value]) -> Value {
     let number = |name: &str| -> u64 { reports.iter().filter_map(|one| one[name].as_u64()).sum() };
     let counts = |name: &str| {
@@ -180,14 +181,15 @@ mod tests {
     #[test]
     fn reports_are_summed() {
         let one = json!({
-            "seed": 4, "minutes": 1.5, "operations": {"fork": 2}, "refused": {},
+            "kernel": "7.3", "seed": 4, "minutes": 1.5, "operations": {"fork": 2}, "refused": {},
             "pages_verified": 10, "faults_injected": 0, "reports": 0, "leaks": 1,
         });
         let mut two = one.clone();
         two["seed"] = 5.into();
         two["operations"] = json!({"fork": 1, "exec": 7});
-        let sum = sum(&[one, two]);
+        let sum = sum(&[one.clone(), two.clone()]);
         assert_eq!(sum["seeds"], json!([4, 5]));
+        assert_eq!((&sum["runs"][0], &sum["runs"][1]), (&one, &two));
         assert_eq!(sum["minutes"], 3.0);
         assert_eq!(sum["operations"], json!({"fork": 3, "exec": 7}));
         assert_eq!(

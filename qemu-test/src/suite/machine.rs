@@ -4,17 +4,16 @@
 //! offline.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
+use super::fixture::memory::{self, Tried};
 use super::fixture::module::{Counters, SecondLook};
 use super::fixture::puppet::Region;
 use super::fixture::{host, Ctx};
 use super::runner::Test;
-use super::sys;
 
 macro_rules! test {
     ($f:ident) => {
@@ -26,14 +25,13 @@ macro_rules! test {
     };
 }
 
-/// The tests of this file. The debug kernel has no memory that can be taken offline, and little time.
+/// The tests of this file. Not on the debug kernel, which has little time: its torture does the same.
 pub const TESTS: &[Test] = &[
     test!(processors_go_and_come),
     test!(memory_is_taken_offline),
 ];
 
 const PROCESSOR: &str = "/sys/devices/system/cpu/cpu1/online";
-const MEMORY: &str = "/sys/devices/system/memory";
 /// How long processors go and come.
 const TIME: Duration = Duration::from_secs(10);
 
@@ -79,60 +77,23 @@ fn processors_go_and_come(ctx: &mut Ctx) -> Result<()> {
     world.check()
 }
 
-/// Blocks of memory that are in use. Whether they can be taken offline shows when it is tried.
-fn blocks() -> Result<Vec<PathBuf>> {
-    let mut blocks = Vec::new();
-    for entry in fs::read_dir(MEMORY).context("this kernel cannot take memory offline")? {
-        let path = entry?.path();
-        let state = fs::read_to_string(path.join("state")).unwrap_or_default();
-        if state.trim() == "online" {
-            blocks.push(path);
-        }
-    }
-    blocks.sort();
-    Ok(blocks)
-}
-
 /// Blocks of memory are taken offline and back. Whether one goes depends on what is in it: nothing is lost.
 fn memory_is_taken_offline(ctx: &mut Ctx) -> Result<()> {
-    /// How long the kernel may try: it does so until a signal comes.
+    /// How long the kernel may try.
     const LONGEST: Duration = Duration::from_secs(8);
     /// Blocks that are tried.
     const BLOCKS: usize = 4;
     let mut world = ctx.world(512)?;
     world.store_mixed(1)?;
     let mut outcomes = Vec::new();
-    for block in blocks()?.iter().rev().take(BLOCKS) {
-        let state = block.join("state");
-        sys::default_sigchld();
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", "echo offline > \"$0\" 2> /dev/null"])
-            .arg(&state)
-            .spawn()
-            .context("start a shell")?;
-        let began = Instant::now();
-        let ended = loop {
-            if let Some(status) = child.try_wait()? {
-                break Some(status);
-            }
-            if began.elapsed() > host::patience(LONGEST) {
-                child.kill()?;
-                child.wait()?;
-                break None;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        sys::ignore_sigchld();
+    for block in memory::online()?.iter().rev().take(BLOCKS) {
+        let tried = block.take_offline(host::patience(LONGEST))?;
         let checked = world.check().context("while memory went");
-        if host::read(&state)? == "offline" {
-            host::write(&state, "online")?;
+        if tried == Tried::Went {
+            block.bring_back()?;
         }
         checked?;
-        outcomes.push(match ended {
-            Some(status) if status.success() => "went",
-            Some(_) => "stays",
-            None => "interrupted",
-        });
+        outcomes.push(format!("{tried:?}"));
         world.store_mixed(2)?;
     }
     println!("# blocks of memory: {}", outcomes.join(", "));

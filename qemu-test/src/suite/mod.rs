@@ -8,6 +8,7 @@
 
 mod abi;
 mod attach;
+pub mod bpf;
 pub mod daemon;
 pub mod dictionary;
 pub mod fixture;
@@ -99,7 +100,16 @@ fn table(args: &Args) -> Vec<Test> {
     .concat();
     match args.debug {
         true => tests.extend([leak::TESTS, inject::TESTS, inject_sites::TESTS].concat()),
-        false => tests.extend([machine::TESTS, pins::STOCK, power::TESTS, daemon::TESTS].concat()),
+        false => tests.extend(
+            [
+                tracing::BPF_TESTS,
+                machine::TESTS,
+                pins::STOCK,
+                power::TESTS,
+                daemon::TESTS,
+            ]
+            .concat(),
+        ),
     }
     tests
 }

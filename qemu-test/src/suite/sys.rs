@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! System calls that have no safe wrapper: the only file of the suite with `unsafe`.
+//! System calls that have no safe wrapper: with `bpf.rs` the only file of the suite with `unsafe`.
 //!
 //! Memory of a test child is reached by address. Such addresses lie in the *arena*, a stretch of
 //! the address space that only [`map`] populates and that Rust's allocator and stack never use.

@@ -6,10 +6,13 @@ use std::fs;
 
 use anyhow::{ensure, Result};
 
+use super::bpf::{Place, Program};
+use super::fixture::cgroup::remove_tree;
 use super::fixture::module::{self, expect_errno, Counters};
 use super::fixture::trace::{self, HOOKED};
-use super::fixture::{host, Ctx, World};
+use super::fixture::{clean_module, host, Ctx, World};
 use super::runner::Test;
+use super::unload;
 
 macro_rules! test {
     ($f:ident) => {
@@ -32,6 +35,9 @@ pub const TESTS: &[Test] = &[
     test!(all_at_once),
     test!(tracepoints),
 ];
+
+/// Those with BPF, which the debug kernel is built without.
+pub const BPF_TESTS: &[Test] = &[test!(bpf_after_us), test!(bpf_before_us)];
 
 /// Stores, loads and erases, all of it right and all of it counted.
 fn exercise(world: &mut World, rounds: u32) -> Result<()> {
@@ -108,10 +114,6 @@ fn ftrace_cannot_be_disabled(ctx: &mut Ctx) -> Result<()> {
     exercise(&mut world, 1)
 }
 
-fn set_filter() -> Result<()> {
-    trace::set("set_ftrace_filter", &HOOKED.join("\n"))
-}
-
 fn traced(what: &str, at_least: usize) -> Result<()> {
     for function in HOOKED {
         let lines = trace::count(function)?;
@@ -122,7 +124,7 @@ fn traced(what: &str, at_least: usize) -> Result<()> {
 
 fn function_tracer(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(128)?;
-    set_filter()?;
+    trace::set_filter()?;
     trace::clear()?;
     trace::set("current_tracer", "function")?;
     exercise(&mut world, 2)?;
@@ -136,7 +138,7 @@ fn function_tracer(ctx: &mut Ctx) -> Result<()> {
 
 fn function_graph_tracer(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(128)?;
-    set_filter()?;
+    trace::set_filter()?;
     trace::clear()?;
     trace::set("current_tracer", "function_graph")?;
     exercise(&mut world, 2)?;
@@ -144,20 +146,10 @@ fn function_graph_tracer(ctx: &mut Ctx) -> Result<()> {
     exercise(&mut world, 1)
 }
 
-fn set_kprobes() -> Result<()> {
-    let mut definitions = String::new();
-    for function in HOOKED {
-        definitions += &format!("p:azt/p_{function} {function}\n");
-        definitions += &format!("r:azt/r_{function} {function}\n");
-    }
-    trace::set("kprobe_events", &definitions)?;
-    trace::set("events/azt/enable", "1")
-}
-
 fn kprobes(ctx: &mut Ctx) -> Result<()> {
     let mut world = ctx.world(128)?;
     trace::clear()?;
-    set_kprobes()?;
+    trace::set_kprobes()?;
     exercise(&mut world, 2)?;
     trace::set("events/azt/enable", "0")?;
     let seen = traced("kprobes", 64);
@@ -169,9 +161,9 @@ fn kprobes(ctx: &mut Ctx) -> Result<()> {
 /// Arming while everybody else is there already, and leaving before them.
 fn all_at_once(ctx: &mut Ctx) -> Result<()> {
     ctx.device().disarm()?;
-    set_filter()?;
+    trace::set_filter()?;
     trace::set("current_tracer", "function")?;
-    set_kprobes()?;
+    trace::set_kprobes()?;
     ctx.device().arm()?;
     let mut world = ctx.world(128)?;
     exercise(&mut world, 2)?;
@@ -183,6 +175,64 @@ fn all_at_once(ctx: &mut Ctx) -> Result<()> {
     let claimed = trace::claimed()?;
     ensure!(claimed.is_empty(), "still hooked: {claimed:?}");
     trace::reset()
+}
+
+/// A program at each place of each hooked function.
+fn programs() -> Result<Vec<Program>> {
+    let places = HOOKED
+        .into_iter()
+        .flat_map(|function| Place::ALL.map(|place| (place, function)));
+    places
+        .map(|(place, function)| Program::attach(place, function))
+        .collect()
+}
+
+/// Each of them must run while pages go out and come back, all of which the module takes.
+fn exercise_beside(world: &mut World, programs: &[Program]) -> Result<()> {
+    let runs = || {
+        let runs = programs.iter().map(Program::runs);
+        runs.collect::<Result<Vec<_>>>()
+    };
+    let before = runs()?;
+    exercise(world, 2)?;
+    for ((program, before), now) in programs.iter().zip(before).zip(runs()?) {
+        let (place, function) = (program.place, program.function);
+        ensure!(
+            now >= before + 64,
+            "{place:?} on {function} ran {} times",
+            now - before
+        );
+    }
+    Ok(())
+}
+
+/// BPF programs come and go while the module is armed.
+fn bpf_after_us(ctx: &mut Ctx) -> Result<()> {
+    let mut world = ctx.world(128)?;
+    let mut programs = programs()?;
+    exercise_beside(&mut world, &programs)?;
+    // One after the other, so that trampolines are made anew.
+    programs.retain(|program| program.place != Place::Fexit);
+    exercise_beside(&mut world, &programs)?;
+    drop(programs);
+    exercise(&mut world, 1)
+}
+
+/// BPF programs are there when the module arms, when it leaves, and when it comes back.
+fn bpf_before_us(ctx: &mut Ctx) -> Result<()> {
+    ctx.device().disarm()?;
+    let programs = programs()?;
+    ctx.device().arm()?;
+    let mut world = ctx.world(128)?;
+    exercise_beside(&mut world, &programs)?;
+    remove_tree(world.sandbox.cgroup.path())?;
+    module::wait_entries(0)?;
+    clean_module(ctx.device())?;
+    unload::reload(ctx, "")?;
+    let mut world = ctx.world_without_swap(128)?;
+    exercise_beside(&mut world, &programs)?;
+    drop(programs);
+    exercise(&mut world, 1)
 }
 
 fn tracepoints(ctx: &mut Ctx) -> Result<()> {

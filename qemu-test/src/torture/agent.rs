@@ -13,10 +13,10 @@ use std::time::Instant;
 use agentzip_uapi as uapi;
 use anyhow::{ensure, Context, Result};
 
-use super::count::{Counts, Ended};
+use super::count::{self, Counts, Ended, Table};
 use super::model::{Piece, Process};
 use super::random::Random;
-use super::Shared;
+use super::shared::Shared;
 use crate::suite::daemon;
 use crate::suite::fixture::cgroup::{self, Cgroup};
 use crate::suite::fixture::module;
@@ -50,8 +50,7 @@ pub struct Agent<'a> {
 /// What a sandbox can do.
 type Operation = fn(&mut Agent<'_>) -> Result<Ended>;
 
-/// With how often each is chosen, as a share of the sum.
-const OPERATIONS: &[((&str, Operation), usize)] = &[
+const OPERATIONS: Table<Operation> = &[
     (("write", write), 40),
     (("write-from-outside", write_from_outside), 6),
     (("check", check), 30),
@@ -86,7 +85,7 @@ const OPERATIONS: &[((&str, Operation), usize)] = &[
 
 /// The names of all of them.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    OPERATIONS.iter().map(|((name, _), _)| *name)
+    count::names(OPERATIONS)
 }
 
 /// How an operation ended that may fail with one of these errors.
@@ -144,6 +143,7 @@ impl<'a> Agent<'a> {
             let (name, operation) = *self.random.weighted(OPERATIONS);
             self.last.truncate(REMEMBERED);
             self.last.push_front(name);
+            let working = self.shared.work();
             let ended = operation(self).with_context(|| {
                 let last: Vec<&str> = self.last.iter().skip(1).copied().collect();
                 format!(
@@ -152,6 +152,7 @@ impl<'a> Agent<'a> {
                     last.join(", ")
                 )
             });
+            drop(working);
             self.counts.add(name, self.shared.note(ended)?);
             operations += 1;
         }
@@ -501,7 +502,10 @@ fn phase(agent: &mut Agent<'_>) -> Result<Ended> {
         return Ok(Ended::Done);
     }
     let phase = *agent.random.of(&uapi::Phase::ALL);
-    let told = agent.shared.ctx.device().phase(sandbox.id, phase as u32);
+    let Some(ctx) = agent.shared.try_ctx() else {
+        return Ok(Ended::Refused);
+    };
+    let told = ctx.device().phase(sandbox.id, phase as u32);
     ended(
         told.map_err(Into::into),
         &[libc::ENOENT, libc::EINVAL, libc::ENOMEM],
@@ -540,7 +544,10 @@ fn prefetch(agent: &mut Agent<'_>) -> Result<Ended> {
         flags: agent.random.below(2) as u32 * uapi::PREFETCH_UNTESTED,
         ..Default::default()
     };
-    let asked = agent.shared.ctx.device().prefetch(&ranges, request);
+    let Some(ctx) = agent.shared.try_ctx() else {
+        return Ok(Ended::Refused);
+    };
+    let asked = ctx.device().prefetch(&ranges, request);
     ended(asked.map_err(Into::into), CALLS)
 }
 
@@ -552,8 +559,12 @@ fn page_states(agent: &mut Agent<'_>) -> Result<Ended> {
     let process = &agent.processes[process];
     let range = process.pieces[piece].region.range();
     let id = agent.shared.sandbox(agent.number).id;
-    let device = agent.shared.ctx.device();
-    let states = device.page_states(id, process.puppet.pid, range, clear);
+    let Some(ctx) = agent.shared.try_ctx() else {
+        return Ok(Ended::Refused);
+    };
+    let states = ctx
+        .device()
+        .page_states(id, process.puppet.pid, range, clear);
     ended(states.map_err(Into::into), CALLS)
 }
 
@@ -562,7 +573,9 @@ fn squeeze(agent: &mut Agent<'_>) -> Result<Ended> {
     /// What its processes need to go on.
     const SPARED: u64 = 2 << 20;
     // Without swap the limit would end its processes.
-    let _swap = agent.shared.swap.read().expect("no thread panics");
+    let Ok(_swap) = agent.shared.swap.try_read() else {
+        return Ok(Ended::Refused);
+    };
     let cgroup = &agent.shared.sandbox(agent.number).cgroup;
     let stays = cgroup.stat("unevictable")? + SPARED;
     let part = cgroup.stat("anon")?.saturating_sub(stays) / 4;

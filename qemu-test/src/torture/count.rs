@@ -5,6 +5,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// Operations that a thread chooses from: name and function, and how often each is chosen, as a share of the
+/// sum.
+pub type Table<F> = &'static [((&'static str, F), usize)];
+
+/// The names of the operations of a table.
+pub fn names<F>(table: Table<F>) -> impl Iterator<Item = &'static str> {
+    table.iter().map(|((name, _), _)| *name)
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {

@@ -3,40 +3,32 @@
 //! what they hold.
 
 use std::fs;
-use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 
 use super::agent::ended;
-use super::count::{Counts, Ended};
+use super::count::{self, Counts, Ended, Table};
 use super::random::Random;
-use super::recipe::Swap;
-use super::Shared;
+use super::shared::Shared;
+use super::tracers::Tracers;
+use super::{machine, tracers};
 use crate::suite::daemon::Daemon;
-use crate::suite::fixture::module;
+use crate::suite::fixture::module::{self, expect_errno};
 use crate::suite::fixture::page::{Kind, Spec};
 use crate::suite::fixture::puppet::{Puppet, Region};
-use crate::suite::fixture::{host, Ctx};
-use crate::suite::{dictionary, sys};
-
-/// Bytes of the zram disk.
-const ZRAM: &str = "256M";
-/// Pages of the swap disk.
-const DISK: u32 = 64 << 10;
-/// Files of the kernel.
-const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-const KSM: &str = "/sys/kernel/mm/ksm";
-const PROCESSOR: &str = "/sys/devices/system/cpu/cpu1/online";
-const DAMON: &str = "/sys/module/damon_reclaim/parameters";
-const DAMON_STAT: &str = "/sys/module/damon_stat/parameters/enabled";
+use crate::suite::fixture::{clean_module, fault, host};
+use crate::suite::{bpf, dictionary, sys};
 
 /// Whoever does it.
 pub struct Host<'a> {
-    shared: &'a Shared<'a>,
-    random: Random,
+    /// What all threads share.
+    pub shared: &'a Shared<'a>,
+    /// Its choices.
+    pub random: Random,
+    /// Who else traces the hooked functions.
+    pub tracers: Tracers,
     daemon: Option<Daemon>,
     extra: Extra,
     /// What was done.
@@ -52,8 +44,7 @@ struct Extra {
 /// What the host can do.
 type Operation = fn(&mut Host<'_>) -> Result<Ended>;
 
-/// With how often each is chosen, as a share of the sum.
-const OPERATIONS: &[((&str, Operation), usize)] = &[
+const OPERATIONS: Table<Operation> = &[
     (("host-reclaim", reclaim), 20),
     (("host-pressure", pressure), 4),
     (("second-look", second_look), 8),
@@ -64,29 +55,49 @@ const OPERATIONS: &[((&str, Operation), usize)] = &[
     (("template-add", template), 4),
     (("dictionary-add", dictionary_add), 6),
     (("dictionary-retire", dictionary_retire), 3),
-    (("zswap-switch", zswap), 4),
-    (("drop-caches", drop_caches), 4),
-    (("compact", compact), 3),
-    (("ksm", ksm), 4),
-    (("thp", thp), 4),
-    (("processor-off-and-on", processor), 1),
-    (("swapoff", swapoff), 2),
-    (("daemon-kill", daemon_kill), 2),
+    (("drain", drain), 3),
+    (("reload-under-load", reload), 1),
+    (("daemon-kill", daemon_kill), 3),
+    (("swapoff", machine::swapoff), 2),
+    (("zswap-switch", machine::zswap), 4),
+    (("drop-caches", machine::drop_caches), 4),
+    (("compact", machine::compact), 3),
+    (("ksm", machine::ksm), 4),
+    (("thp", machine::thp), 4),
+    (("damon", machine::damon), 3),
+    (("processor-off-and-on", machine::processor), 2),
+    (("memory-off-and-on", machine::memory), 2),
+    (("tracer-function", tracers::function), 3),
+    (("tracer-graph", tracers::function_graph), 3),
+    (("tracer-kprobes", tracers::kprobes), 3),
+    ((BPF, tracers::bpf), 4),
 ];
 
-/// The names of all of them.
+/// The operation that the debug kernel cannot do: it is built without BPF.
+const BPF: &str = "tracer-bpf";
+
+/// The names of those that this kernel can do.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    OPERATIONS.iter().map(|((name, _), _)| *name)
+    count::names(OPERATIONS).filter(|name| !unavailable().contains(name))
+}
+
+/// The names of those that it is built without.
+pub fn unavailable() -> &'static [&'static str] {
+    match bpf::available() {
+        true => &[],
+        false => &[BPF],
+    }
 }
 
 impl<'a> Host<'a> {
     /// Prepares what its operations need; `daemon`: the one that decides about phases.
     pub fn start(shared: &'a Shared<'a>, seed: u64, daemon: Option<Daemon>) -> Result<Host<'a>> {
-        let ctx = shared.ctx;
+        let ctx = shared.ctx();
         let (_, holder, region) = ctx.zygote(64, &ctx.holder_cgroup("extra")?)?;
         Ok(Host {
             shared,
             random: Random::new(seed, 1),
+            tracers: Tracers::none()?,
             daemon,
             extra: Extra { holder, region },
             counts: Counts::default(),
@@ -104,6 +115,9 @@ impl<'a> Host<'a> {
     fn work(&mut self) -> Result<()> {
         while Instant::now() < self.shared.end && !self.shared.failed.load(Ordering::Relaxed) {
             let (name, operation) = *self.random.weighted(OPERATIONS);
+            if unavailable().contains(&name) {
+                continue;
+            }
             let ended = operation(self).with_context(|| format!("host, {name}"));
             self.counts.add(name, self.shared.note(ended)?);
             // The sandboxes are what most of the time is for.
@@ -120,11 +134,34 @@ impl<'a> Host<'a> {
         if let Some(daemon) = self.daemon.take() {
             daemon.kill().context("kill the daemon")?;
         }
+        self.let_go()
+    }
+
+    /// Lets go what a daemon held that is no more.
+    fn let_go(&self) -> Result<()> {
         for number in 0..self.shared.sandboxes() {
             let sandbox = self.shared.lock_sandbox(number);
             sandbox.cgroup.write("cgroup.freeze", "0")?;
         }
         Ok(())
+    }
+
+    /// Changes code that the kernel executes. Emulated processors may go on executing what is gone (see
+    /// `suite/unload.rs`), so there the sandboxes stand still for that moment; when they do not within
+    /// `longest`, nothing is changed, and there is no result.
+    ///
+    /// The caller holds no lock that an operation of a sandbox waits for.
+    pub fn patching<T>(
+        &self,
+        longest: Duration,
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<Option<T>> {
+        let emulated = std::env::var("AGENTZIP_ACCEL").as_deref() != Ok("kvm");
+        let still = emulated.then(|| self.shared.pause(longest));
+        if matches!(still, Some(None)) {
+            return Ok(None);
+        }
+        change().map(Some)
     }
 
     /// The number of a sandbox.
@@ -141,52 +178,6 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Enables the round's swap device.
-pub fn swap_on(ctx: &Ctx, swap: Swap) -> Result<std::path::PathBuf> {
-    match swap {
-        Swap::Disk => ctx.swap_of(DISK),
-        Swap::Zram => {
-            host::zram_swap(ZRAM)?;
-            Ok("/dev/zram0".into())
-        }
-    }
-}
-
-/// Has DAMON take out what is not accessed for a moment, or ends that. The debug kernel has no DAMON.
-pub fn damon(on: bool) -> Result<()> {
-    const SETTINGS: &[(&str, &str)] = &[
-        ("min_age", "200000"),
-        ("quota_ms", "50"),
-        ("quota_reset_interval_ms", "200"),
-        ("wmarks_high", "1000"),
-        ("wmarks_mid", "999"),
-        ("wmarks_low", "0"),
-    ];
-    if !Path::new(DAMON).exists() {
-        return Ok(());
-    }
-    if on {
-        // One user keeps all others out (EBUSY), and on Debian's kernel this one begins at boot.
-        if Path::new(DAMON_STAT).exists() {
-            host::write(DAMON_STAT, "N")?;
-        }
-        for (name, value) in SETTINGS {
-            host::write(Path::new(DAMON).join(name), value)?;
-        }
-    }
-    host::write(Path::new(DAMON).join("enabled"), if on { "Y" } else { "N" })
-}
-
-/// Puts back what operations change.
-pub fn reset() -> Result<()> {
-    if Path::new(PROCESSOR).exists() {
-        host::write(PROCESSOR, "1")?;
-    }
-    host::write(Path::new(KSM).join("run"), "0")?;
-    host::write(THP, "madvise")?;
-    damon(false)
-}
-
 /// What a cgroup that has just been removed says.
 const REMOVED: &[i32] = &[libc::ENOENT, libc::ENODEV];
 
@@ -199,7 +190,7 @@ fn reclaim(host: &mut Host<'_>) -> Result<Ended> {
 
 /// Reclaim that begins above the sandboxes, file cache and all.
 fn pressure(host: &mut Host<'_>) -> Result<Ended> {
-    let file = host.shared.ctx.root.path().join("memory.reclaim");
+    let file = host.shared.root.path().join("memory.reclaim");
     // EAGAIN: there was less.
     ended(fs::write(file, "8M").map_err(Into::into), &[libc::EAGAIN])
 }
@@ -233,7 +224,7 @@ fn attach(host: &mut Host<'_>) -> Result<Ended> {
     if !sandbox.attached {
         return sandbox.attach(host.shared);
     }
-    let detached = host.shared.ctx.device().detach(sandbox.id);
+    let detached = host.shared.ctx().device().detach(sandbox.id);
     // ENOENT: the daemon, or the removal of its cgroup, was first.
     let ended = ended(detached.map_err(Into::into), &[libc::ENOENT])?;
     sandbox.attached = false;
@@ -247,7 +238,8 @@ fn attach(host: &mut Host<'_>) -> Result<Ended> {
 fn template(host: &mut Host<'_>) -> Result<Ended> {
     const NAME: &str = "extra";
     let extra = &host.extra;
-    let device = host.shared.ctx.device();
+    let ctx = host.shared.ctx();
+    let device = ctx.device();
     let added = device.template_add(NAME, extra.holder.pid, &[extra.region.range()]);
     let ended = ended(added.map_err(Into::into), &[libc::ENOMEM])?;
     if ended == Ended::Done {
@@ -265,7 +257,7 @@ fn dictionary_add(host: &mut Host<'_>) -> Result<Ended> {
     let content = dictionary::dictionary_of(specs);
     let number = host.sandbox();
     let id = host.shared.sandbox(number).id;
-    let added = dictionary::add(host.shared.ctx, id, &content);
+    let added = dictionary::add(&host.shared.ctx(), id, &content);
     let no = [libc::ENOENT, libc::ENOSPC, libc::ENOMEM];
     ended(added.map_err(Into::into), &no)
 }
@@ -273,66 +265,71 @@ fn dictionary_add(host: &mut Host<'_>) -> Result<Ended> {
 fn dictionary_retire(host: &mut Host<'_>) -> Result<Ended> {
     let number = host.sandbox();
     let id = host.shared.sandbox(number).id;
-    let retired = dictionary::retire(host.shared.ctx, id);
+    let retired = dictionary::retire(&host.shared.ctx(), id);
     ended(retired.map_err(Into::into), &[libc::ENOENT])
 }
 
-fn zswap(host: &mut Host<'_>) -> Result<Ended> {
-    let on = host.random.chance(50);
-    host::set_zswap_param("enabled", if on { "Y" } else { "N" })?;
+/// Has stores go the host's way, until the module is armed again.
+fn drain(host: &mut Host<'_>) -> Result<Ended> {
+    let shared = host.shared;
+    let ctx = shared.ctx();
+    ctx.device().drain().context("drain")?;
+    std::thread::sleep(Duration::from_millis(host.random.below(300) as u64));
+    // EALREADY: it is armed, and no longer draining.
+    expect_errno("arm", ctx.device().arm(), &[libc::EALREADY])?;
+    let info = ctx.device().info()?;
+    ensure!(info.draining == 0, "it drains although it was armed");
     Ok(Ended::Done)
 }
 
-fn drop_caches(_host: &mut Host<'_>) -> Result<Ended> {
-    host::drop_caches()?;
-    Ok(Ended::Done)
-}
-
-fn compact(_host: &mut Host<'_>) -> Result<Ended> {
-    host::write("/proc/sys/vm/compact_memory", "1")?;
-    Ok(Ended::Done)
-}
-
-/// Merges pages of equal content, or no more, or takes apart what was merged.
-fn ksm(host: &mut Host<'_>) -> Result<Ended> {
-    let run = *host.random.of(&["0", "1", "1", "2"]);
-    host::write(Path::new(KSM).join("pages_to_scan"), "500")?;
-    // ENOMEM: no room to take apart what was merged.
-    let written = fs::write(Path::new(KSM).join("run"), run);
-    ended(written.map_err(Into::into), &[libc::ENOMEM])
-}
-
-fn thp(host: &mut Host<'_>) -> Result<Ended> {
-    let when = *host.random.of(&["always", "madvise", "never"]);
-    host::write(THP, when)?;
-    let when = *host.random.of(&["always", "inherit", "never"]);
-    host::set_mthp_64k(when)?;
-    Ok(Ended::Done)
-}
-
-fn processor(host: &mut Host<'_>) -> Result<Ended> {
-    if !Path::new(PROCESSOR).exists() {
-        return Ok(Ended::Refused);
+/// Brings every page back, unloads the module and loads it anew, while the sandboxes go on.
+fn reload(host: &mut Host<'_>) -> Result<Ended> {
+    let daemon = host.daemon.take();
+    let had_daemon = daemon.is_some();
+    if let Some(daemon) = daemon {
+        daemon.kill()?;
+        host.let_go()?;
     }
-    let off = fs::write(PROCESSOR, "0");
-    if ended(off.map_err(Into::into), &[libc::EBUSY])? == Ended::Refused {
-        return Ok(Ended::Refused);
-    }
-    std::thread::sleep(Duration::from_millis(host.random.below(200) as u64));
-    host::write(PROCESSOR, "1")?;
-    Ok(Ended::Done)
-}
-
-/// Brings every page back, and lets them go again.
-fn swapoff(host: &mut Host<'_>) -> Result<Ended> {
-    let mut device = host.shared.swap.write().expect("no thread panics");
-    let off: io::Result<()> = sys::swapoff(&device);
-    // ENOMEM: there is no room for everything.
-    let ended = ended(off.map_err(Into::into), &[libc::ENOMEM])?;
-    if ended == Ended::Done {
-        *device = swap_on(host.shared.ctx, host.shared.recipe.swap)?;
+    let ended = match host.shared.recipe.failing {
+        0 => reload_alone(host)?,
+        _ => fault::spare(|| reload_alone(host))?,
+    };
+    if had_daemon {
+        host.daemon = Some(Daemon::restart()?);
     }
     Ok(ended)
+}
+
+fn reload_alone(host: &mut Host<'_>) -> Result<Ended> {
+    /// Nobody holds a sandbox now: what they do ends.
+    const LONGEST: Duration = Duration::from_secs(60);
+    let shared = host.shared;
+    let mut swap = shared.swap.write().expect("no thread panics");
+    shared.ctx().device().drain()?;
+    let off = sys::swapoff(&swap);
+    // ENOMEM: there is no room for everything.
+    if ended(off.map_err(Into::into), &[libc::ENOMEM])? == Ended::Refused {
+        return drain(host).map(|_| Ended::Refused);
+    }
+    module::wait_entries(0)?;
+    let mut ctx = shared.take_ctx();
+    shared.no_load_errors()?;
+    clean_module(ctx.device())?;
+    host.patching(LONGEST, || Ok(ctx.device().disarm()?))?
+        .context("disarm: the sandboxes go on")?;
+    ctx.close_device();
+    module::unload().context("unload")?;
+    module::load("").context("load")?;
+    ctx.open_device()?;
+    host.patching(LONGEST, || Ok(ctx.device().arm()?))?
+        .context("arm: the sandboxes go on")?;
+    shared.register(&ctx)?;
+    *swap = machine::swap_on(&ctx, shared.recipe.swap)?;
+    drop(ctx);
+    for number in 0..shared.sandboxes() {
+        shared.lock_sandbox(number).attach(shared)?;
+    }
+    Ok(Ended::Done)
 }
 
 fn daemon_kill(host: &mut Host<'_>) -> Result<Ended> {

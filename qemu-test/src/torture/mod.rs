@@ -6,47 +6,46 @@
 //! the choices of its threads follow, and ends with a look at what is left: entries, references, pages of
 //! templates, sandboxes. In which order the operations of different threads happen is up to the machine, and
 //! what they find then, so later choices may be others than in another run of the seed. After the last round
-//! the module is unloaded, cgroups that are removed must be gone, and every operation must have worked once.
+//! the module is unloaded, cgroups that are removed must be gone, and in ten minutes every operation must have
+//! worked once.
 
 mod agent;
 mod count;
 mod host;
+mod machine;
 mod model;
 mod random;
 mod recipe;
+mod shared;
+mod tracers;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::Serialize;
 
-use self::agent::{ended, Agent};
+use self::agent::Agent;
 use self::count::{Counts, Ended};
 use self::host::Host;
 use self::model::Process;
 use self::random::Random;
 use self::recipe::Recipe;
+use self::shared::{Shared, ROUND};
 use crate::run;
-use crate::suite::daemon::{self, Daemon};
-use crate::suite::fixture::cgroup::{self, Cgroup};
+use crate::suite::daemon::Daemon;
+use crate::suite::fixture::cgroup;
 use crate::suite::fixture::fault::{self, Faults};
-use crate::suite::fixture::module::{self, Counters};
-use crate::suite::fixture::{clean_module, host as machine, recover, trace, Ctx, Template};
+use crate::suite::fixture::module;
+use crate::suite::fixture::{self, clean_module, recover, Ctx};
 use crate::suite::runner::{self, KernelLog};
 use crate::suite::{self, sys, unload};
 use crate::verdict::Tally;
 
-/// How long the threads of a round work.
-const ROUND: Duration = Duration::from_secs(20);
 /// How long a round may take besides.
 const REST: Duration = Duration::from_secs(120);
-/// Rounds after which every operation has been done.
-const ENOUGH: u64 = 6;
-/// Pages of a template.
-const TEMPLATE: usize = 128;
+/// After so long every operation has been done, also on a busy machine.
+const ENOUGH: Duration = Duration::from_secs(600);
 /// Where a round leaves what it counted.
 const COUNTS: &str = "/run/agentzip-torture.json";
 
@@ -81,6 +80,8 @@ struct Report {
     minutes: f64,
     #[serde(flatten)]
     counts: Counts,
+    /// Operations that this kernel is built without.
+    not_available: &'static [&'static str],
     /// Lines of the kernel log that tell of a fault.
     reports: usize,
     /// Rounds, and the run, that left something behind.
@@ -104,109 +105,6 @@ struct Wrong {
     lasting: bool,
 }
 
-/// What all threads of a round share.
-pub struct Shared<'a> {
-    /// The test's cgroups and the module's device.
-    pub ctx: &'a Ctx,
-    /// Settings of the round.
-    pub recipe: Recipe,
-    /// The swap device. Who needs swap meanwhile reads it, who takes it away writes it.
-    pub swap: RwLock<PathBuf>,
-    /// When no operation begins any more.
-    pub end: Instant,
-    /// One has failed, and the others end.
-    pub failed: AtomicBool,
-    templates: Vec<Mutex<Template>>,
-    names: Vec<String>,
-    sandboxes: Vec<Mutex<Place>>,
-}
-
-/// A sandbox as the host sees it.
-#[derive(Clone)]
-pub struct Place {
-    /// Its cgroup.
-    pub cgroup: Cgroup,
-    /// Its id.
-    pub id: u64,
-    /// The module has it, as far as we know.
-    pub attached: bool,
-    number: usize,
-    generation: u32,
-}
-
-impl Place {
-    /// Makes the cgroup of a sandbox.
-    fn new(ctx: &Ctx, number: usize, generation: u32) -> Result<Place> {
-        let cgroup = ctx.cgroup(&format!("sandbox-{number}-{generation}"))?;
-        Ok(Place {
-            id: cgroup.id()?,
-            cgroup,
-            attached: false,
-            number,
-            generation,
-        })
-    }
-
-    /// Attaches it to its template.
-    pub fn attach(&mut self, shared: &Shared<'_>) -> Result<Ended> {
-        let template = &shared.names[self.number % shared.names.len()];
-        let attached = shared.ctx.device().attach(self.cgroup.path(), template);
-        // EEXIST: the daemon was first. EBUSY: its former attachment is not over yet.
-        let ended = ended(
-            attached.map_err(Into::into),
-            &[libc::EEXIST, libc::EBUSY, libc::ENOMEM],
-        )?;
-        self.attached = ended == Ended::Done;
-        if shared.recipe.daemon {
-            daemon::tell(self.cgroup.path(), "template", template)?;
-        }
-        Ok(ended)
-    }
-
-    /// Begins again with a new cgroup; the former one is removed.
-    pub fn replace(&mut self, shared: &Shared<'_>) -> Result<()> {
-        *self = Place::new(shared.ctx, self.number, self.generation + 1)?;
-        self.attach(shared).map(drop)
-    }
-
-    /// What its memory controller has to say, for messages.
-    pub fn events(&self) -> String {
-        let events = self.cgroup.read("memory.events").unwrap_or_default();
-        events.trim().replace('\n', ", ")
-    }
-}
-
-impl Shared<'_> {
-    /// How many sandboxes there are.
-    pub fn sandboxes(&self) -> usize {
-        self.sandboxes.len()
-    }
-
-    /// A sandbox as it is now. It may be gone when it is used.
-    pub fn sandbox(&self, number: usize) -> Place {
-        self.lock_sandbox(number).clone()
-    }
-
-    /// A sandbox that stays as it is while the guard lives.
-    pub fn lock_sandbox(&self, number: usize) -> MutexGuard<'_, Place> {
-        self.sandboxes[number].lock().expect("no thread panics")
-    }
-
-    /// The template of a sandbox, to fork from.
-    pub fn template(&self, number: usize) -> MutexGuard<'_, Template> {
-        let template = &self.templates[number % self.templates.len()];
-        template.lock().expect("no thread panics")
-    }
-
-    /// Remembers that something failed, so that all threads end.
-    pub fn note<T>(&self, result: Result<T>) -> Result<T> {
-        if result.is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-        result
-    }
-}
-
 /// Runs it.
 pub fn main(args: Args) -> Result<Tally> {
     if args.debug {
@@ -215,19 +113,20 @@ pub fn main(args: Args) -> Result<Tally> {
     suite::prepare().context("prepare the guest")?;
     // As `agentzip arm` does: the kernel would read large folios from zram, which the module refuses.
     for switch in ["Y", "N"] {
-        machine::set_zswap_param("enabled", switch)?;
+        fixture::host::set_zswap_param("enabled", switch)?;
     }
     let mut log = KernelLog::open()?;
     let dying = cgroup::dying()?;
     let began = Instant::now();
     let time = Duration::from_secs(args.minutes * 60);
     println!("@@ torture: seed {}, {} minutes", args.seed, args.minutes);
-    let kernel = machine::read("/proc/sys/kernel/osrelease")?;
+    let kernel = fixture::host::read("/proc/sys/kernel/osrelease")?;
     let mut report = Report {
         kernel,
         seed: args.seed,
         minutes: 0.0,
         counts: Counts::default(),
+        not_available: host::unavailable(),
         reports: 0,
         leaks: 0,
         rounds: Vec::new(),
@@ -247,7 +146,7 @@ pub fn main(args: Args) -> Result<Tally> {
         }
         number += 1;
     }
-    if args.round.is_none() && number >= ENOUGH {
+    if args.round.is_none() && began.elapsed() >= ENOUGH {
         let missing = missing(&report.counts);
         if !missing.is_empty() {
             println!(
@@ -306,7 +205,7 @@ fn one_round(
     let _ = std::fs::remove_file(COUNTS);
     let body = |ctx: &mut Ctx| torture(ctx, seed, &recipe);
     let outcome = runner::bounded(ROUND + REST, &body);
-    let reset = host::reset().and_then(|()| recover());
+    let reset = machine::reset().and_then(|()| recover());
     let faults = log.faults()?;
     report.reports += faults.len();
     let mut wrong = Vec::new();
@@ -322,7 +221,7 @@ fn one_round(
     if !faults.is_empty() {
         wrong.push(format!("kernel log: {}", faults.join(" | ")));
     }
-    let counts = machine::read(COUNTS)
+    let counts = fixture::host::read(COUNTS)
         .and_then(|text| serde_json::from_str::<Counts>(&text).context("counts of the round"));
     match counts {
         Ok(counts) => report.counts.merge(&counts),
@@ -333,11 +232,10 @@ fn one_round(
     let error = (!wrong.is_empty()).then(|| wrong.join("; "));
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "@@ torture: round {round}, {} sandboxes on {:?}{}{}{}, {seconds:.0} s, {} pages verified so far",
+        "@@ torture: round {round}, {} sandboxes on {:?}{}{}, {seconds:.0} s, {} pages verified so far",
         recipe.sandboxes,
         recipe.swap,
         if recipe.daemon { ", daemon" } else { "" },
-        if recipe.damon { ", DAMON" } else { "" },
         if recipe.failing > 0 { ", failing allocations" } else { "" },
         report.counts.pages_verified
     );
@@ -352,10 +250,6 @@ fn one_round(
 
 /// The body of a round.
 fn torture(ctx: &mut Ctx, seed: u64, recipe: &Recipe) -> Result<()> {
-    if recipe.traced {
-        trace::set("set_ftrace_filter", &trace::HOOKED.join(" "))?;
-        trace::set("current_tracer", "function")?;
-    }
     let mut counts = Counts::default();
     let worked = work(ctx, seed, recipe, &mut counts).and_then(|left| {
         if recipe.reload {
@@ -375,27 +269,11 @@ struct Left {
 
 /// Sets a round up and lets its threads work.
 fn work(ctx: &mut Ctx, seed: u64, recipe: &Recipe, counts: &mut Counts) -> Result<Left> {
-    let device = host::swap_on(ctx, recipe.swap)?;
-    let templates = (0..recipe.templates)
-        .map(|_| ctx.template(TEMPLATE))
-        .collect::<Result<Vec<_>>>()?;
-    let names = templates.iter().map(|t| t.name.clone()).collect();
-    let sandboxes = (0..recipe.sandboxes)
-        .map(|number| Place::new(ctx, number, 0).map(Mutex::new))
-        .collect::<Result<Vec<_>>>()?;
+    let root = ctx.root.clone();
+    let shared = Shared::new(ctx, recipe)?;
     let daemon = match recipe.daemon {
-        true => Some(Daemon::start(ctx.root.path(), "")?),
+        true => Some(Daemon::start(root.path(), "")?),
         false => None,
-    };
-    let shared = Shared {
-        ctx,
-        recipe: recipe.clone(),
-        swap: RwLock::new(device),
-        end: Instant::now() + machine::patience(ROUND),
-        failed: AtomicBool::new(false),
-        templates: templates.into_iter().map(Mutex::new).collect(),
-        names,
-        sandboxes,
     };
     for number in 0..shared.sandboxes() {
         shared.lock_sandbox(number).attach(&shared)?;
@@ -404,15 +282,7 @@ fn work(ctx: &mut Ctx, seed: u64, recipe: &Recipe, counts: &mut Counts) -> Resul
         .map(|number| Agent::start(&shared, number, seed))
         .collect::<Result<Vec<_>>>()?;
     let mut host = Host::start(&shared, seed, daemon)?;
-    if recipe.damon {
-        host::damon(true)?;
-    }
     let worked = at_once(&mut agents, &mut host, recipe.failing, counts);
-    let off = match recipe.damon {
-        true => host::damon(false),
-        false => Ok(()),
-    };
-    let worked = worked.and(off);
     // Everything goes out and comes back once more, with nobody else at work.
     let checked = worked.and_then(|()| check_quietly(&shared, &mut agents));
     counts.merge(&host.counts);
@@ -422,7 +292,7 @@ fn work(ctx: &mut Ctx, seed: u64, recipe: &Recipe, counts: &mut Counts) -> Resul
         processes.extend(agent.processes);
     }
     checked?;
-    let swap = shared.swap.into_inner().expect("no thread panics");
+    let swap = shared.swap.read().expect("no thread panics").clone();
     Ok(Left { processes, swap })
 }
 
@@ -471,10 +341,7 @@ fn check_quietly(shared: &Shared<'_>, agents: &mut [Agent<'_>]) -> Result<()> {
         let events = shared.sandbox(number).events();
         ensure!(events.contains("oom_kill 0"), "sandbox {number}: {events}");
     }
-    let counters = Counters::global()?;
-    let errors = counters.get("load_errors")?;
-    ensure!(errors == 0, "{errors} load errors");
-    Ok(())
+    shared.no_load_errors()
 }
 
 /// Takes everything out, empties the store and loads the module anew: the pages are as they were.

@@ -24,10 +24,6 @@ pub struct Recipe {
     pub templates: usize,
     /// Swap device.
     pub swap: Swap,
-    /// The functions that the module hooks are traced as well.
-    pub traced: bool,
-    /// DAMON takes out what is not accessed.
-    pub damon: bool,
     /// A daemon decides about phases, and is killed again and again.
     pub daemon: bool,
     /// At the end of the round pages outlive the module.
@@ -48,8 +44,6 @@ impl Recipe {
             } else {
                 Swap::Disk
             },
-            traced: random.chance(30),
-            damon: random.chance(30),
             daemon: random.chance(30),
             reload: random.chance(50),
             failing: match random.below(3) {
