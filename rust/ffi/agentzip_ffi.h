@@ -170,6 +170,17 @@ void *agentzip_store_page_address(unsigned long pfn);
 u64 agentzip_total_ram_bytes(void);
 unsigned int agentzip_nr_cpu_ids(void);
 
+/* ---- movable.c: which folios may be held for long ---- */
+
+/* Call it before the other, once at least. May sleep. */
+void agentzip_movable_prepare(void);
+
+/*
+ * Whether holding @folio for long hinders nobody who wants to empty the memory
+ * that it lies in. The caller has a reference. Any context.
+ */
+bool agentzip_folio_may_stay(const struct folio *folio);
+
 /* ---- template_scan.c: which pages of a process a template can hold ---- */
 
 struct agentzip_scanned_page {
