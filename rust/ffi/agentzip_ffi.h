@@ -25,7 +25,8 @@ struct mm_struct;
 /*
  * Install the hooks, in the order invalidate, load, store. Undone completely
  * when one step fails. Takes a reference on the module until disarmed; the
- * caller holds another. May sleep. Returns 0, -EBUSY when another IPMODIFY user
+ * caller holds another. May sleep. Returns 0, -EOPNOTSUPP as long as the kernel
+ * may swap in large folios, -EBUSY when another IPMODIFY user
  * holds one of the functions or ftrace is off, -ENOTRECOVERABLE when undoing
  * failed (then the module must stay for ever), or another negative errno.
  */

@@ -62,8 +62,8 @@ pub struct Args {
 
 /// All tests, in the order in which they run.
 ///
-/// `large` comes first: whether large folios are swapped in depends on zswap never having been
-/// enabled since the boot.
+/// `large` comes first: whether large folios are swapped in, and so whether the module arms, depends on
+/// zswap never having been set up since the boot.
 ///
 /// Those at the end need the debug kernel.
 fn table(args: &Args) -> Vec<Test> {
@@ -124,6 +124,9 @@ pub fn main(args: Args) -> Result<Tally> {
     let start = Instant::now();
     for (i, test) in tests.iter().enumerate() {
         let began = Instant::now();
+        if test.name != large::BEFORE_ZSWAP {
+            host::set_up_zswap()?;
+        }
         let mut result = runner::run(test, &mut log);
         if args.debug && result.is_ok() {
             result = checkers_at_work();
