@@ -21,6 +21,7 @@ mod large;
 mod leak;
 mod lifetime;
 mod machine;
+mod oom;
 mod overhead;
 mod prefetch;
 mod recorder;
@@ -78,6 +79,7 @@ fn table(args: &Args) -> Vec<Test> {
         hooks::TESTS,
         isolation::TESTS,
         lifetime::TESTS,
+        oom::TESTS,
         template::TESTS,
         store::TESTS,
         group::TESTS,
