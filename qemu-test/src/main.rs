@@ -3,6 +3,7 @@
 //! scenario runner and the demo.
 
 mod calibrate;
+mod incompressible;
 mod init;
 mod run;
 mod suite;
@@ -33,6 +34,8 @@ enum Command {
     Demo(run::DemoArgs),
     /// Run the restore benchmark: the same tool calls under all configurations.
     Restore(run::RestoreArgs),
+    /// Measure what pages cost that nothing makes smaller.
+    Incompressible(incompressible::Args),
     /// Run the torture: sandboxes and their host do at random what may happen to memory.
     Torture(torture::Args),
     /// Print how many nanoseconds a fixed loop takes on this machine.
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
+        Command::Incompressible(args) => verdict::finish(incompressible::main(args)),
         Command::Torture(args) => verdict::finish(torture::main(args)),
         Command::Calibrate { faults } => {
             let time = match faults {
