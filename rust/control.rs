@@ -39,7 +39,12 @@ fn set(flag: &Atomic<u32>, on: bool) {
     flag.store(on.into(), Release);
 }
 
-/// Installs the hooks and pins the module. Ends draining. Arming twice is `EALREADY`.
+/// Installs the hooks and pins the module. Ends draining.
+///
+/// # Errors
+///
+/// `EALREADY` when armed; `EOPNOTSUPP` while zswap was never set up since boot (hooks.c); `EBUSY` and others from
+/// ftrace.
 pub(crate) fn arm(state: &State) -> Result {
     let mut control = state.control.lock();
     if control.stuck {

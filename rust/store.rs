@@ -263,7 +263,8 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
     if folio.pages() != 1 {
         static WARNED: Atomic<u32> = Atomic::new(0);
         if WARNED.xchg(1, Relaxed) == 0 {
-            pr_warn!("load: large folio from a synchronous swap device refused; write Y, then N to /sys/module/zswap/parameters/enabled\n");
+            // Arming waits for the kernel to ask for single pages only, but for one race: hooks.c.
+            pr_warn!("load: large folio refused, which should not have been asked for\n");
         }
         state.counters.load_errors.add(1);
         folio.finish_load(LoadEnd::Failed);

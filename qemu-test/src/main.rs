@@ -3,6 +3,7 @@
 //! scenario runner and the demo.
 
 mod calibrate;
+mod incompressible;
 mod init;
 mod refused;
 mod run;
@@ -34,6 +35,8 @@ enum Command {
     Demo(run::DemoArgs),
     /// Run the restore benchmark: the same tool calls under all configurations.
     Restore(run::RestoreArgs),
+    /// Measure what pages cost that nothing makes smaller.
+    Incompressible(incompressible::Args),
     /// Run the torture: sandboxes and their host do at random what may happen to memory.
     Torture(torture::Args),
     /// In a guest that takes signed modules only: try to load the module.
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Run(args) => verdict::finish(run::main(args)),
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
+        Command::Incompressible(args) => verdict::finish(incompressible::main(args)),
         Command::Torture(args) => verdict::finish(torture::main(args)),
         Command::Refused(args) => verdict::finish(refused::main(args).map(|()| verdict::Tally {
             passed: 1,

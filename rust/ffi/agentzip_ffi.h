@@ -25,10 +25,10 @@ struct mm_struct;
 /*
  * Install the hooks: those of pins.c, then invalidate, load, store. Undone
  * completely when one step fails. Takes a reference on the module until
- * disarmed; the caller holds another. May sleep. Returns 0, -EBUSY when another
- * IPMODIFY user holds one of the functions or ftrace is off, -ENOTRECOVERABLE
- * when undoing failed (then the module must stay for ever), or another negative
- * errno.
+ * disarmed; the caller holds another. May sleep. Returns 0, -EOPNOTSUPP as long
+ * as the kernel may swap in large folios, -EBUSY when another IPMODIFY user
+ * holds one of the functions or ftrace is off, -ENOTRECOVERABLE when undoing
+ * failed (then the module must stay for ever), or another negative errno.
  */
 int agentzip_hooks_arm(void);
 
@@ -170,6 +170,17 @@ void *agentzip_store_page_address(unsigned long pfn);
 
 u64 agentzip_total_ram_bytes(void);
 unsigned int agentzip_nr_cpu_ids(void);
+
+/* ---- movable.c: which folios may be held for long ---- */
+
+/* Call it before the other, once at least. May sleep. */
+void agentzip_movable_prepare(void);
+
+/*
+ * Whether holding @folio for long hinders nobody who wants to empty the memory
+ * that it lies in. The caller has a reference. Any context.
+ */
+bool agentzip_folio_may_stay(const struct folio *folio);
 
 /* ---- template_scan.c: which pages of a process a template can hold ---- */
 

@@ -18,6 +18,20 @@
  * holds agentzip_inflight. Disarming therefore unregisters the ops, then waits
  * for rcu_tasks (no task is on its way into a replacement any more), then for
  * SRCU (none is inside one), then for rcu_tasks again (none is on its way out).
+ *
+ * Large folios. A load of a large folio with a slot of ours is refused, as it may
+ * be ours in part only, and who touches the page gets SIGBUS each time. The kernel
+ * asks for large folios on synchronous swap devices only (zram, brd, pmem: do_swap_page(),
+ * shmem_swap_alloc_folio()), and only as long as zswap_never_enabled(). Which device
+ * is synchronous a module cannot see, and one can be added at any time. But that
+ * zswap was set up is never taken back until the next boot: so nothing is hooked
+ * before, and nothing need be looked at later.
+ *
+ * Race: a fault that saw zswap never set up may still be on its way to its large
+ * folio when the hooks are there. For its load to meet an entry of ours, all its slots
+ * must meanwhile be read singly, and one of these pages be stored by us in the same
+ * slot. If so the fault is refused once. The page is not lost: the next access asks
+ * for it alone.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
@@ -46,6 +60,33 @@ static void zswap_invalidate_unresolved(swp_entry_t slot)
 {
 }
 DEFINE_STATIC_CALL(agentzip_zswap_invalidate_call, zswap_invalidate_unresolved);
+
+/* Called the same way. */
+static bool zswap_never_enabled_unresolved(void)
+{
+	return true;
+}
+DEFINE_STATIC_CALL(agentzip_zswap_never_enabled_call,
+		   zswap_never_enabled_unresolved);
+
+/* Whether the kernel may still swap in large folios: see the top of the file. */
+static int check_single_pages(void)
+{
+	unsigned long addr;
+	int ret = agentzip_resolve("zswap_never_enabled", &addr);
+
+	if (ret) {
+		pr_err("agentzip: arm: cannot find zswap_never_enabled (%d)\n",
+		       ret);
+		return ret;
+	}
+	static_call_update(agentzip_zswap_never_enabled_call,
+			   (typeof(&zswap_never_enabled_unresolved))addr);
+	if (!static_call(agentzip_zswap_never_enabled_call)())
+		return 0;
+	pr_err("agentzip: arm: zswap was never set up, so large folios may be swapped in, which cannot be loaded; write N to /sys/module/zswap/parameters/enabled\n");
+	return -EOPNOTSUPP;
+}
 
 void agentzip_zswap_invalidate(unsigned long slot)
 {
@@ -196,6 +237,9 @@ int agentzip_hooks_arm(void)
 {
 	int i, ret;
 
+	ret = check_single_pages();
+	if (ret)
+		return ret;
 	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
 		ret = agentzip_resolve(hooks[i].target, &hooks[i].addr);
 		if (ret) {

@@ -14,7 +14,8 @@
  *    from clearing the tail of a page;
  *  - the folio is in the page cache, not in the swap cache nor under writeback;
  *  - it is small: a reference to one page would keep a large folio together;
- *  - it is not poisoned.
+ *  - it is not poisoned;
+ *  - it lies where pages may be held for long (movable.c).
  *
  * With our reference such a page stays where it is: reclaim, migration and
  * khugepaged give up on a folio with a reference that they cannot account for.
@@ -114,7 +115,8 @@ static int take_sealed(struct file *file, u64 index,
 	usable = !folio_contain_hwpoisoned_page(folio);
 	by_reference = !folio_test_large(folio) &&
 		       !folio_test_swapcache(folio) &&
-		       !folio_test_writeback(folio);
+		       !folio_test_writeback(folio) &&
+		       agentzip_folio_may_stay(folio);
 	folio_unlock(folio);
 
 	if (!usable || is_zero(page)) {
@@ -184,6 +186,7 @@ int agentzip_template_file_scan(struct file *file, bool sealed, u64 *index,
 	unsigned int n = 0;
 	s64 ret = 0;
 
+	agentzip_movable_prepare();
 	while (*index < end && n < max) {
 		if (fatal_signal_pending(current)) {
 			ret = -EINTR;

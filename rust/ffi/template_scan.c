@@ -14,6 +14,8 @@
  *  - refcount == mapcount + 1: nobody but page tables and us holds it, so no
  *    pin (O_DIRECT, io_uring, vfio) writes it behind the page tables.
  *
+ * And it must lie where pages may be held for long (movable.c).
+ *
  * A writer then faults, finds our reference in the count, and copies. Every
  * other anonymous page is copied (KSM pages, whose index means nothing, are
  * skipped): the template is what we read, not what the owner holds later.
@@ -146,7 +148,8 @@ static int keep_page(struct page *page, struct agentzip_scanned_page *out)
 		return 0;
 	}
 	out->index = folio->index + folio_page_idx(folio, page);
-	by_reference = nobody_can_write(folio, page);
+	by_reference = nobody_can_write(folio, page) &&
+		       agentzip_folio_may_stay(folio);
 	folio_unlock(folio);
 
 	out->copied = !by_reference;
@@ -168,6 +171,7 @@ int agentzip_template_scan(struct mm_struct *mm, unsigned long *addr,
 	unsigned int n = 0;
 	int ret = 0;
 
+	agentzip_movable_prepare();
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
 	while (*addr < end && n < max) {

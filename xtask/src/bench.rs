@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-//! `cargo xtask bench`: benchmarks, native ones and one in a guest.
+//! `cargo xtask bench`: benchmarks, native ones and some in a guest.
 
 use std::fs;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{bail, Context, Result};
 use clap::ValueEnum;
 
-use crate::{corpus, paths, pinned, restore, setup};
+use crate::{corpus, incompressible, paths, pinned, restore, setup};
 
 /// Options of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -28,6 +28,8 @@ enum What {
     Density,
     /// Turn times with and without what brings pages back, beside zswap and no compression; in a guest
     Restore,
+    /// Pages that nothing makes smaller: out and back, declined, beside the host's path and zswap; in a guest
+    Incompressible,
 }
 
 /// Runs `cargo xtask bench`.
@@ -35,6 +37,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     match args.what {
         What::Density => corpus::bench(&args.args),
         What::Restore => restore::bench(&args.args),
+        What::Incompressible => incompressible::bench(&args.args),
         What::Codec => codec(&args.args),
     }
 }

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod fuzz;
 mod guest;
+mod incompressible;
 mod kernel;
 mod paths;
 mod pinned;
@@ -53,7 +54,7 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Run the demo in a guest and write target/report/demo.json.
     Demo(demo::Args),
-    /// Run a benchmark natively.
+    /// Run a benchmark, natively or in a guest.
     Bench(bench::Args),
     /// Make page sets of real processes, natively, for the density laboratory.
     Corpus(corpus::Args),

@@ -2,9 +2,9 @@
 
 //! Large folios: huge pages and 64 KiB folios, on disk and on a synchronous swap device.
 
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 
-use super::fixture::module::Counters;
+use super::fixture::module::{expect_errno, Counters};
 use super::fixture::page::{Kind, Spec};
 use super::fixture::puppet::Region;
 use super::fixture::{host, mixed, page_out, write_mixed, Ctx, World};
@@ -20,9 +20,12 @@ macro_rules! test {
     };
 }
 
+/// The test that must find zswap as it is after the boot.
+pub const BEFORE_ZSWAP: &str = "large.arm_waits_for_zswap";
+
 /// The tests of this file.
 pub const TESTS: &[Test] = &[
-    test!(zram_folios_before_zswap),
+    test!(arm_waits_for_zswap),
     test!(zram_folios_after_zswap),
     test!(huge_page),
     test!(huge_page_partly_zero),
@@ -171,18 +174,27 @@ fn zram_round(ctx: &mut Ctx) -> Result<u64> {
     Ok(unreadable)
 }
 
-/// As long as zswap was never enabled, the kernel may read a large folio at once, which we
-/// refuse: then a page cannot be read, but it is never wrong.
-fn zram_folios_before_zswap(ctx: &mut Ctx) -> Result<()> {
-    let unreadable = zram_round(ctx)?;
+/// As long as zswap was never set up, the kernel may read a large folio at once, which we could not
+/// serve: the module does not arm. It does as soon as zswap is set up, which `agentzip arm` does before.
+fn arm_waits_for_zswap(ctx: &mut Ctx) -> Result<()> {
     ensure!(
-        unreadable > 0,
-        "the kernel read no large folio: has zswap been enabled since the boot?"
+        !host::zswap_set_up(),
+        "zswap was set up before: has another test run since the boot?"
     );
+    if ctx.device().info()?.armed == 1 {
+        let lost = zram_round(ctx)?;
+        bail!("armed before zswap was set up: {lost} of 256 pages cannot be read");
+    }
+    let refused = ctx.device().arm();
+    expect_errno("arm before zswap was set up", refused, &[libc::EOPNOTSUPP])?;
+    host::set_up_zswap()?;
+    ctx.device().arm().context("arm after zswap was set up")?;
+    let lost = zram_round(ctx)?;
+    ensure!(lost == 0, "{lost} of 256 pages cannot be read");
     Ok(())
 }
 
-/// Enabling zswap once makes the kernel read page by page, for ever.
+/// Nor does the kernel ask for large folios while zswap is on, or off again.
 fn zram_folios_after_zswap(ctx: &mut Ctx) -> Result<()> {
     host::set_zswap_param("enabled", "Y")?;
     host::set_zswap_param("enabled", "N")?;

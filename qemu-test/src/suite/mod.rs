@@ -22,6 +22,7 @@ mod large;
 mod leak;
 mod lifetime;
 mod machine;
+mod oom;
 mod overhead;
 mod pins;
 mod power;
@@ -65,8 +66,8 @@ pub struct Args {
 
 /// All tests, in the order in which they run.
 ///
-/// `large` comes first: whether large folios are swapped in depends on zswap never having been
-/// enabled since the boot.
+/// `large` comes first: whether large folios are swapped in, and so whether the module arms, depends on
+/// zswap never having been set up since the boot.
 ///
 /// Those at the end need the debug kernel.
 fn table(args: &Args) -> Vec<Test> {
@@ -82,6 +83,7 @@ fn table(args: &Args) -> Vec<Test> {
         pins::TESTS,
         isolation::TESTS,
         lifetime::TESTS,
+        oom::TESTS,
         template::TESTS,
         store::TESTS,
         group::TESTS,
@@ -137,6 +139,9 @@ pub fn main(args: Args) -> Result<Tally> {
     let start = Instant::now();
     for (i, test) in tests.iter().enumerate() {
         let began = Instant::now();
+        if test.name != large::BEFORE_ZSWAP {
+            host::set_up_zswap()?;
+        }
         let mut result = runner::run(test, &mut log);
         if args.debug && result.is_ok() {
             result = checkers_at_work();

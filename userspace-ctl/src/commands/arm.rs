@@ -147,6 +147,11 @@ pub fn arm(context: &Context, force: bool) -> Result<Report> {
         };
         unless_already(context.device.arm()).map_err(|failure| {
             refusal.explain(failure, |errno, _| match errno {
+                libc::EOPNOTSUPP => Some(
+                    "zswap could not be set up, so the kernel may swap in large folios, which cannot be loaded; \
+                     fix: echo N > /sys/module/zswap/parameters/enabled, and see the kernel log when that fails"
+                        .to_owned(),
+                ),
                 libc::EBUSY => Some(
                     "another user redirects zswap_store, zswap_load or zswap_invalidate (a live patch?); \
                      look for the letter I in /sys/kernel/tracing/enabled_functions"
@@ -218,8 +223,8 @@ fn prepare_swap_in(context: &Context) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Err(error) = context.zswap.swap_in_single_pages() {
         warnings.push(format!(
-            "{error}: on a synchronous swap device such as zram the kernel may swap in large folios, \
-             which cannot be loaded; use a disk for swap, or set mTHP to never"
+            "{error}: zswap must be set up once, on or off: else the kernel may swap in large folios, \
+             which cannot be loaded"
         ));
     }
     match context.procfs.page_cluster() {
