@@ -239,19 +239,26 @@ pub(crate) fn template_remove(state: &State, arg: &mut uapi::TemplateRemove) -> 
 ///
 /// # Errors
 ///
-/// `EINVAL` for an illegal name; `EBADF` and others of the descriptor; `EOPNOTSUPP` for the root and
+/// `EINVAL` for an illegal name or flag, and for a group of a sensitive sandbox; `EBADF` and others of the descriptor; `EOPNOTSUPP` for the root and
 /// for a cgroup without the memory controller; `E2BIG` for one deeper than [`MAX_DEPTH`]; `ENOENT`
 /// for an unknown template; `EPERM` when the template belongs to another domain; `EKEYREJECTED` when
 /// both have a signature and the two differ; `EEXIST` when the cgroup, one above or one below it is
-/// attached already; `EBUSY` when entries remain from an attachment with another template or group;
+/// attached already; `EBUSY` when entries remain from an attachment with another template or group, or
+/// of which only one was sensitive;
 /// `ENOSPC` when there are too many sandboxes.
 pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttachSigned) -> Result {
     const NONE: Signature = [0; uapi::SIGNATURE_LEN];
+    const NO_GROUP: Name = [0; uapi::NAME_LEN];
     let uapi::SandboxAttachSigned {
         attach: arg,
         signature,
     } = arg;
     let template_name = name_or(&arg.template, None)?;
+    let sensitive = match arg.flags {
+        0 => false,
+        uapi::SANDBOX_SENSITIVE if arg.group == NO_GROUP => true,
+        _ => return Err(EINVAL),
+    };
     let group = name_or(&arg.group, Some(&template_name))?;
     let domain = name_or(&arg.domain, Some(&default_domain()?))?;
 
@@ -286,7 +293,8 @@ pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttachSigned)
             below |= sandbox.is_attached() && sandbox.ancestors.contains(&cgroup_id);
             if sandbox.cgroup_id == cgroup_id {
                 let old = &sandbox.group;
-                former = Some((id, old.template_id == template_id && old.name == group));
+                let same = old.template_id == template_id && old.name == group;
+                former = Some((id, same && old.private == sensitive));
             }
         });
         if below {
@@ -297,7 +305,10 @@ pub(crate) fn sandbox_attach(state: &State, arg: &mut uapi::SandboxAttachSigned)
         // Detached, with entries: it comes back to life.
         Some((id, true)) => id,
         Some((_, false)) => return Err(EBUSY),
-        None => add_sandbox(state, cgroup_id, ancestors, template_id, group, domain)?,
+        None => {
+            let place = (template_id, group, domain);
+            add_sandbox(state, cgroup_id, ancestors, place, sensitive)?
+        }
     };
     let owner = Owner::new(id as u16).ok_or(ENOSPC)?;
     let result = state.registry.insert(cgroup_id, owner);
@@ -333,10 +344,10 @@ fn share_out(state: &State) {
     });
 }
 
-/// Calls `f` with every group.
+/// Calls `f` with every group that can have reference pages.
 fn for_each_group(state: &State, rcu: &rcu::Guard, mut f: impl FnMut(&Group)) {
     state.sandboxes.for_each(rcu, |id, sandbox| {
-        if sandbox.group.is_represented_by(id) {
+        if sandbox.group.is_represented_by(id) && !sandbox.group.private {
             f(&sandbox.group);
         }
     });
@@ -361,15 +372,14 @@ fn add_sandbox(
     state: &State,
     cgroup_id: u64,
     ancestors: &[u64],
-    template_id: usize,
-    name: Name,
-    domain: Name,
+    (template_id, name, domain): (usize, Name, Name),
+    sensitive: bool,
 ) -> Result<usize> {
     let mut ancestor_ids = KVec::with_capacity(ancestors.len(), GFP_KERNEL)?;
     ancestor_ids.extend_from_slice(ancestors, GFP_KERNEL)?;
     let id = state.sandboxes.free_id()?;
     let template = state.templates.share(template_id).ok_or(ENOENT)?;
-    let group = share_group(state, id, name, domain, template_id)?;
+    let group = share_group(state, id, name, domain, template_id, sensitive)?;
     let node = sysfs::add_sandbox(id, cgroup_id)?;
     let sandbox = Arc::pin_init(
         Sandbox::new(cgroup_id, ancestor_ids, template, group, node),
@@ -381,13 +391,14 @@ fn add_sandbox(
 }
 
 /// The group of this name, domain and template; a new one, which the sandbox with this id will stand
-/// for, when no sandbox is in it yet.
+/// for, when no sandbox is in it yet. A private one is always new, and nobody else gets it.
 fn share_group(
     state: &State,
     id: usize,
     name: Name,
     domain: Name,
     template_id: usize,
+    private: bool,
 ) -> Result<Arc<Group>> {
     let mut known = None;
     for other in 0..state.sandboxes.capacity() {
@@ -398,7 +409,8 @@ fn share_group(
         if group.domain.name != domain {
             continue;
         }
-        if group.name == name && group.template_id == template_id {
+        let open = !private && !group.private;
+        if open && group.name == name && group.template_id == template_id {
             return Ok(group.clone());
         }
         if known.is_none() {
@@ -410,7 +422,10 @@ fn share_group(
         None => Domain::new(domain)?,
     };
     // Its share is found when it is in the table.
-    Arc::pin_init(Group::new(name, domain, template_id, id), GFP_KERNEL)
+    Arc::pin_init(
+        Group::new(name, domain, template_id, id, private),
+        GFP_KERNEL,
+    )
 }
 
 /// Calls `f` with the sandbox of a cgroup, attached or not.
@@ -550,18 +565,27 @@ fn group_of(state: &State, cgroup_id: u64) -> Result<Arc<Group>> {
     with_sandbox(state, cgroup_id, |sandbox| sandbox.group.clone())
 }
 
+/// The same to give it dictionaries, or to take samples of its pages: `EPERM` for that of a sensitive sandbox.
+fn open_group_of(state: &State, cgroup_id: u64) -> Result<Arc<Group>> {
+    let group = group_of(state, cgroup_id)?;
+    match group.private {
+        true => Err(EPERM),
+        false => Ok(group),
+    }
+}
+
 /// Gives the group of a sandbox a dictionary, which new payloads are made with from now on. Returns its
 /// number.
 ///
 /// # Errors
 ///
-/// `ENOENT` when there is no such sandbox; `EINVAL` when zstd refuses the content; `ENOSPC` when older
+/// `ENOENT` when there is no such sandbox, `EPERM` when it is sensitive; `EINVAL` when zstd refuses the content; `ENOSPC` when older
 /// dictionaries with users have all numbers; `ENOMEM` also at the bound of the store.
 pub(crate) fn dictionary_add(state: &State, cgroup_id: u64, content: &[u8]) -> Result<u8> {
     // Before the lock: it takes some milliseconds.
     let dictionary = Dictionary::new(content)?;
     let _control = state.control.lock();
-    let group = group_of(state, cgroup_id)?;
+    let group = open_group_of(state, cgroup_id)?;
     group.drop_unused_dictionaries();
     let used = pages::bytes() + memory(state).dictionaries;
     if used.saturating_add(dictionary.bytes()) > state.max_bytes.get() {
@@ -587,7 +611,7 @@ pub(crate) fn dictionary_retire(state: &State, cgroup_id: u64) -> Result<u8> {
 }
 
 /// Writes samples of what the group of a sandbox has stored: see [`samples::write`]. Fills the output
-/// fields of `arg`. `ENOENT` when there is no such sandbox.
+/// fields of `arg`. `ENOENT` when there is no such sandbox, `EPERM` when it is sensitive.
 pub(crate) fn dictionary_samples(
     state: &State,
     arg: &mut uapi::DictionarySamples,
@@ -595,7 +619,7 @@ pub(crate) fn dictionary_samples(
 ) -> Result {
     let group = {
         let _control = state.control.lock();
-        group_of(state, arg.cgroup_id)?
+        open_group_of(state, arg.cgroup_id)?
     };
     let (least, cursor) = (arg.least as usize, arg.cursor);
     let result = samples::write(state, &group, least, cursor, writer);

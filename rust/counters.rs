@@ -49,6 +49,7 @@ const _: () = {
     assert!(Representation::Zstd as u32 == uapi::Representation::Zstd as u32);
     assert!(Representation::Prefix as u32 == uapi::Representation::Prefix as u32);
     assert!(Representation::Dict as u32 == uapi::Representation::Dict as u32);
+    assert!(Representation::Padded as u32 == uapi::Representation::Padded as u32);
     assert!(REPRESENTATIONS <= uapi::REPRESENTATION_SLOTS);
 };
 

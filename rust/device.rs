@@ -314,12 +314,7 @@ fn dispatch(state: &State, cmd: u32, ptr: UserPtr) -> Result {
         nr::TEMPLATE_REMOVE => {
             exchange(ptr, size, true, |arg| control::template_remove(state, arg))
         }
-        nr::SANDBOX_ATTACH => exchange(ptr, size, false, |arg: &mut uapi::SandboxAttachSigned| {
-            if arg.attach.flags != 0 {
-                return Err(EINVAL);
-            }
-            control::sandbox_attach(state, arg)
-        }),
+        nr::SANDBOX_ATTACH => exchange(ptr, size, false, |arg| control::sandbox_attach(state, arg)),
         nr::SANDBOX_RANGES => sandbox_ranges(state, &read_arg(ptr, size)?),
         nr::SANDBOX_DETACH => exchange(ptr, size, false, |arg| control::sandbox_detach(state, arg)),
         nr::SANDBOX_PHASE => control::sandbox_phase(state, &read_arg(ptr, size)?),

@@ -10,8 +10,9 @@ use kernel::sync::Arc;
 
 use crate::bindings;
 use crate::codec::zstd::{BEHIND_DICTIONARY, DICTIONARY, MAX_DICTIONARY};
+use crate::pages;
 use crate::uapi;
-use crate::zstd::{level, memory, SIZED};
+use crate::zstd::{level, memory, zero_words, SIZED};
 
 const _: () = assert!(uapi::MAX_DICTIONARY as usize == MAX_DICTIONARY);
 
@@ -118,6 +119,14 @@ impl Dictionary {
     pub(crate) fn bytes(&self) -> u64 {
         let words = self.compressor_memory.capacity() + self.decompressor_memory.capacity();
         (self.content.capacity() + words * size_of::<u64>()) as u64
+    }
+}
+
+impl Drop for Dictionary {
+    fn drop(&mut self) {
+        pages::zero(&mut self.content);
+        zero_words(&mut self.compressor_memory);
+        zero_words(&mut self.decompressor_memory);
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Group {
     pub(crate) domain: Arc<Domain>,
     /// Id of the template in its table.
     pub(crate) template_id: usize,
+    /// Whether it is that of a sensitive sandbox alone: nothing ever gets into it.
+    pub(crate) private: bool,
     /// Id of one of its sandboxes, so that a walk over these meets each group once.
     representative: Atomic<usize>,
     /// Nests inside the lock of a slot; see the engine for the order.
@@ -47,11 +49,13 @@ impl Group {
         domain: Arc<Domain>,
         template_id: usize,
         representative: usize,
+        private: bool,
     ) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             name,
             domain,
             template_id,
+            private,
             representative: Atomic::new(representative),
             shared <- new_spinlock!(
                 // INVARIANT: Inside a structure of the store policy.

@@ -84,8 +84,19 @@ pub(crate) fn allocate(payer: Payer) -> Option<u32> {
     Some(page)
 }
 
-/// Frees a page that [`allocate`] returned and that no structure holds any more. Does not sleep.
+/// Overwrites a buffer with zeros, before it leaves the module. The compiler must not think that nobody looks
+/// at it any more.
+pub(crate) fn zero(buffer: &mut [u8]) {
+    buffer.fill(0);
+    core::hint::black_box(buffer);
+}
+
+/// Frees a page that [`allocate`] returned and that no structure holds any more, with nothing left in it:
+/// whoever gets it next may read it before it is written to, if the kernel runs with `init_on_alloc=0`. That
+/// takes 0.1 to 0.2 us in the cache and some us out of it, once for all payloads of the page. Does not sleep.
 pub(crate) fn free(page: u32) {
+    // SAFETY: By our caller's promise it is ours alone.
+    zero(unsafe { &mut *DirectMap::address(page) });
     // SAFETY: By our caller's promise.
     unsafe { bindings::agentzip_store_page_free(page as usize) };
     IN_USE.sub(1);

@@ -8,6 +8,7 @@ use kernel::uaccess::UserSliceWriter;
 
 use crate::codec::{Page, MAX_PAYLOAD, PAGE_SIZE};
 use crate::group::Group;
+use crate::pages;
 use crate::state::State;
 use crate::store;
 use crate::store_policy::{MAX_SWAP_TYPES, SLOTS};
@@ -20,6 +21,13 @@ const MAX_LEAVES: usize = 128;
 pub(crate) struct Buffers {
     pub(crate) page: Page,
     pub(crate) payload: [u8; MAX_PAYLOAD],
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        pages::zero(&mut self.page);
+        pages::zero(&mut self.payload);
+    }
 }
 
 /// Where a walk over the slot table is.

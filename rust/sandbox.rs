@@ -74,6 +74,15 @@ const MAX_WALKS: u32 = 8;
 const LEVELS: [(u32, Level); 2] = [(3, Level::Fast), (6, Level::Best)];
 const DEFAULT_LEVEL: u32 = 6;
 
+fn new_arenas(wiping: bool) -> Arenas<DirectMap> {
+    // INVARIANT: Inside a structure of the store policy.
+    let arenas = Arenas::new(DirectMap);
+    match wiping {
+        true => arenas.wiping(),
+        false => arenas,
+    }
+}
+
 impl Sandbox {
     pub(crate) fn new(
         cgroup_id: u64,
@@ -83,6 +92,7 @@ impl Sandbox {
         node: Node,
     ) -> impl PinInit<Self> {
         let edition = group.edition();
+        let private = group.private;
         pin_init!(Self {
             cgroup_id,
             ancestors,
@@ -102,8 +112,7 @@ impl Sandbox {
             counters: Counters::new(),
             max_bytes: Limit::new(Limit::NONE),
             compacting: Atomic::new(0),
-            // INVARIANT: Inside a structure of the store policy.
-            arenas <- new_spinlock!(Arenas::new(DirectMap), "agentzip_arenas"),
+            arenas <- new_spinlock!(new_arenas(private), "agentzip_arenas"),
             recorder <- Recorder::new(),
             _node: node,
         })
@@ -141,6 +150,11 @@ impl Sandbox {
             Phase::Running | Phase::Resuming => self.renewing.store(0, Relaxed),
         }
         Ok(())
+    }
+
+    /// Whether its pages share nothing and all take the same room. The same for as long as it has entries.
+    pub(crate) fn is_sensitive(&self) -> bool {
+        self.group.private
     }
 
     /// zstd's level of its second looks.

@@ -6,7 +6,7 @@
 //!
 //! # Whose entries
 //!
-//! Those of sandboxes whose agent waits, or whose phases nobody has ever told. The phase is looked at
+//! Those of sandboxes whose agent waits, or whose phases nobody has ever told; never of sensitive ones. The phase is looked at
 //! before each page: a sandbox that goes on working is left alone within one page. One cursor goes
 //! round the slot table, so each sandbox has its turn however many entries another has.
 //!
@@ -150,6 +150,7 @@ pub(crate) fn kick() {
 /// Whether entries of the sandbox are looked at again now.
 fn is_wanted(sandbox: &Sandbox) -> bool {
     sandbox.is_attached()
+        && !sandbox.is_sensitive()
         && sandbox.may_look_again()
         && (sandbox.counters.provisional.get() != 0 || sandbox.is_behind())
 }

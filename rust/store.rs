@@ -48,6 +48,14 @@
 //! meanwhile, and then any mixture of old and new is as right as with a swap device. Decoding checks
 //! the CRC-32C of the page; a mismatch is EIO for this page (SIGBUS for who touches it), never wrong
 //! bytes.
+//!
+//! # Sensitive sandboxes
+//!
+//! Whose a page is, and so whether it is stored [padded](engine::Policy::padded), is found when it is stored. A
+//! task that moves, and a child in another cgroup, bring no page with them: what they write from then on is
+//! the new cgroup's. An entry stays what it is until its slot is freed or stored again: the sandbox that it
+//! was stored for keeps it, detached or not, and a load goes by the payload. The flag of a sandbox is
+//! fixed for as long as it lives, so no store can see it change.
 
 use kernel::fmt;
 use kernel::prelude::*;
@@ -205,9 +213,11 @@ fn store_page(
     site.full.set(false);
     // Before the entry can be seen, so that an erase never comes first.
     sandbox.entries.add(1);
+    let mut policy = state.policy();
+    policy.padded = sandbox.is_sensitive();
     let stored = engine::store(
         site,
-        &state.policy(),
+        &policy,
         owner,
         slot,
         index,
@@ -215,6 +225,9 @@ fn store_page(
         &mut buffers.work,
         &mut scratch.zstd,
     );
+    if policy.padded {
+        scratch.wipe_after_encode();
+    }
     let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
     state.counters.encode_ns.add(ns);
     sandbox.counters.encode_ns.add(ns);
@@ -364,6 +377,11 @@ fn decode(state: &State, folio: &Folio) -> (Option<Owner>, Result<Loaded, LoadEr
     let out = unsafe { &mut *folio.address(0) };
     let work = &mut scratch.buffers.work;
     let result = engine::load(&Site::new(state), slot, work, &mut scratch.zstd, out);
+    let padded = |loaded: &Loaded| loaded.representation == Representation::Padded;
+    // A damaged one, too: what was brought back of it may be anything.
+    if result.as_ref().map_or(true, padded) {
+        scratch.wipe_after_decode();
+    }
     (owner, result)
 }
 

@@ -290,6 +290,7 @@ fn sandbox_value<'a>(sandbox: &'a Sandbox, attr: Attr, rcu: &rcu::Guard) -> Opti
         attr::AGENTZIP_ATTR_entries => Value::Number(sandbox.entries.get()),
         attr::AGENTZIP_ATTR_ranges => Value::Number(sandbox.ranges.len(rcu)),
         attr::AGENTZIP_ATTR_attached => Value::Number(sandbox.is_attached().into()),
+        attr::AGENTZIP_ATTR_sensitive => Value::Number(sandbox.is_sensitive().into()),
         attr::AGENTZIP_ATTR_load_latency => Value::Counts(sandbox.counters.latency()),
         _ => Value::Number(
             record_value(&sandbox.recorder.counts, attr)

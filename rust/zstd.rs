@@ -53,6 +53,14 @@ pub(crate) fn memory(bytes: usize) -> Result<VVec<u64>> {
     Ok(VVec::from_elem(0, words, GFP_KERNEL)?)
 }
 
+/// Overwrites what [`memory`] gave; returns its bytes.
+pub(crate) fn zero_words(memory: &mut [u64]) -> usize {
+    memory.fill(0);
+    // The compiler must not think that nobody looks at it any more.
+    core::hint::black_box(&mut *memory);
+    size_of_val(memory)
+}
+
 /// For what does not depend on the literals, such as the size of tables.
 pub(crate) const SIZED: Literals = Literals::Plain;
 
@@ -119,11 +127,45 @@ impl Zstd {
         })
     }
 
+    /// Leaves nothing in the compressor of what it compressed, nor in the room that this lay in.
+    pub(crate) fn wipe_compressor(&mut self) {
+        self.joined.wipe();
+        let bytes = zero_words(&mut self.compressor_memory);
+        // SAFETY: As in `new()`.
+        let made = unsafe {
+            bindings::agentzip_zstd_compressor(self.compressor_memory.as_mut_ptr().cast(), bytes)
+        };
+        // INVARIANT: Just initialised. It is where it was, in memory that was enough before.
+        self.compressor = NonNull::new(made).unwrap_or(self.compressor);
+    }
+
+    /// Leaves nothing in the decompressor of pages without a dictionary.
+    pub(crate) fn wipe_decompressor(&mut self) {
+        let [memory, _] = &mut self.decompressor_memory;
+        let bytes = zero_words(memory);
+        // SAFETY: As in `new()`.
+        let made =
+            unsafe { bindings::agentzip_zstd_decompressor(memory.as_mut_ptr().cast(), bytes) };
+        // INVARIANT: As above.
+        self.decompressor = NonNull::new(made).unwrap_or(self.decompressor);
+    }
+
     /// Bytes of all that was allocated.
     pub(crate) fn bytes(&self) -> u64 {
         let decompressors = self.decompressor_memory.iter().map(VVec::capacity);
         let words = self.compressor_memory.capacity() + decompressors.sum::<usize>();
         (words * size_of::<u64>() + size_of::<Joined>()) as u64
+    }
+}
+
+impl Drop for Zstd {
+    fn drop(&mut self) {
+        self.joined.wipe();
+        core::hint::black_box(&mut *self.joined);
+        zero_words(&mut self.compressor_memory);
+        for memory in &mut self.decompressor_memory {
+            zero_words(memory);
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-#define AGENTZIP_ABI_VERSION	4
+#define AGENTZIP_ABI_VERSION	5
 #define AGENTZIP_IOC_MAGIC	0xA2
 
 /* Longest name in bytes, and the size of a name field. */
@@ -27,6 +27,9 @@
 
 /* Most ranges in one AGENTZIP_SANDBOX_RANGES. */
 #define AGENTZIP_MAX_SANDBOX_RANGES	1024
+
+/* Flag of an AGENTZIP_SANDBOX_ATTACH: pages share nothing, all take the same room. */
+#define AGENTZIP_SANDBOX_SENSITIVE	1
 
 /* Least and most bytes of a dictionary. */
 #define AGENTZIP_MIN_DICTIONARY	256
@@ -97,6 +100,7 @@ enum agentzip_representation {
 	AGENTZIP_REPRESENTATION_ZSTD		= 4,	/* the page by itself, zstd */
 	AGENTZIP_REPRESENTATION_PREFIX		= 5,	/* zstd, a base before it */
 	AGENTZIP_REPRESENTATION_DICT		= 6,	/* zstd, a dictionary of the group */
+	AGENTZIP_REPRESENTATION_PADDED		= 7,	/* zstd, filled up to 2040 bytes */
 };
 
 /* What a fault record is about. */
@@ -163,7 +167,7 @@ struct agentzip_template_remove {
 
 struct agentzip_sandbox_attach {
 	__s32 cgroup_fd;	/* in: open directory of a cgroup v2 */
-	__u32 flags;		/* in: 0 */
+	__u32 flags;		/* in: 0, or AGENTZIP_SANDBOX_SENSITIVE */
 	__u8 template_name[AGENTZIP_NAME_LEN];	/* in */
 	__u8 group[AGENTZIP_NAME_LEN];	/* in; all zero: the template's name */
 	__u8 domain[AGENTZIP_NAME_LEN];	/* in: the template's; all zero: "default" */

@@ -387,6 +387,7 @@ enum agentzip_node_kind {
 	X(pages_zstd, 0444)			\
 	X(pages_prefix, 0444)			\
 	X(pages_dict, 0444)			\
+	X(pages_padded, 0444)			\
 	X(bytes_fill, 0444)			\
 	X(bytes_ref, 0444)			\
 	X(bytes_delta, 0444)			\
@@ -394,6 +395,7 @@ enum agentzip_node_kind {
 	X(bytes_zstd, 0444)			\
 	X(bytes_prefix, 0444)			\
 	X(bytes_dict, 0444)			\
+	X(bytes_padded, 0444)			\
 	/* stats */				\
 	X(memory_arenas, 0444)			\
 	X(memory_references, 0444)		\
@@ -413,6 +415,7 @@ enum agentzip_node_kind {
 	X(template, 0444)			\
 	X(group, 0444)				\
 	X(attached, 0444)			\
+	X(sensitive, 0444)			\
 	X(arena_bytes, 0444)			\
 	X(group_references, 0444)		\
 	X(group_reference_bytes, 0444)		\

@@ -15,7 +15,8 @@
 			 { 1, "ref" },			\
 			 { 2, "delta" },		\
 			 { 3, "delta_zstd" },		\
-			 { 4, "zstd" }, { 5, "prefix" }, { 6, "dict" })
+			 { 4, "zstd" }, { 5, "prefix" }, { 6, "dict" },	\
+			 { 7, "padded" })
 
 TRACE_EVENT(agentzip_store,
 	TP_PROTO(u64 cgroup_id, unsigned long slot, u64 index,

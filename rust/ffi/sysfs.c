@@ -64,10 +64,10 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 	A(faults), A(faults_lost),					\
 	A(pages_fill), A(pages_ref), A(pages_delta),			\
 	A(pages_delta_zstd), A(pages_zstd), A(pages_prefix),		\
-	A(pages_dict),							\
+	A(pages_dict), A(pages_padded),					\
 	A(bytes_fill), A(bytes_ref), A(bytes_delta),			\
 	A(bytes_delta_zstd), A(bytes_zstd), A(bytes_prefix),		\
-	A(bytes_dict)
+	A(bytes_dict), A(bytes_padded)
 
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
@@ -84,7 +84,7 @@ static struct attribute *stats_attrs[] = {
 
 static struct attribute *sandbox_attrs[] = {
 	PAGE_ATTRS, A(phase), A(level), A(template), A(group), A(domain),
-	A(attached), A(max_bytes), A(arena_bytes), A(group_references),
+	A(attached), A(sensitive), A(max_bytes), A(arena_bytes), A(group_references),
 	A(group_reference_bytes), A(group_sketch_bytes),
 	A(group_dictionaries), A(group_dictionary_bytes),
 	A(group_dictionary_users), A(group_dictionary_first),

@@ -311,6 +311,10 @@ enum SandboxCommand {
         /// Trust domain; must be the template's [default: default]
         #[arg(long)]
         domain: Option<ObjectName>,
+        /// Its pages share nothing with any other, each takes 2,040 bytes or goes to the swap device, and
+        /// what is freed is zeroed. For as long as it is attached
+        #[arg(long, conflicts_with = "group")]
+        sensitive: bool,
         /// Bound on its arena, as for `sandbox limit` [default: max]
         #[arg(long, value_name = "SIZE")]
         max_bytes: Option<Limit>,
@@ -526,6 +530,7 @@ fn run_sandbox(context: &Context, print: Printer, command: SandboxCommand) -> Re
             template,
             group,
             domain,
+            sensitive,
             max_bytes,
             signature,
             ranges,
@@ -535,6 +540,7 @@ fn run_sandbox(context: &Context, print: Printer, command: SandboxCommand) -> Re
                 template: &template,
                 group: group.as_ref(),
                 domain: domain.as_ref(),
+                sensitive,
                 max_bytes,
                 signature,
                 ranges: ranges.request(),

@@ -181,6 +181,8 @@ pub struct Sandbox {
     pub domain: String,
     /// False: detached, and still listed for its entries.
     pub attached: bool,
+    /// Its pages share nothing, and all take the same room.
+    pub sensitive: bool,
     /// Bound on `arena_bytes`.
     pub max_bytes: Limit,
     /// Bytes of its arena, which its cgroup is charged for.
@@ -220,6 +222,18 @@ pub struct Told {
     pub domain: String,
     /// False: detached, and still listed for its entries.
     pub attached: bool,
+    /// Its pages share nothing.
+    pub sensitive: bool,
+}
+
+impl Sandbox {
+    /// Its group as it is shown: that of a sensitive one is nobody else's, and has no name of its own.
+    pub fn group_name(&self) -> String {
+        match self.sensitive {
+            true => "(sensitive)".to_owned(),
+            false => self.group.clone(),
+        }
+    }
 }
 
 impl Sysfs {
@@ -387,6 +401,7 @@ impl Sysfs {
                 group: read_word(directory.join("group"))?,
                 domain: read_word(directory.join("domain"))?,
                 attached: read_number(&directory.join("attached"))? != 0,
+                sensitive: read_number(&directory.join("sensitive"))? != 0,
             })
         };
         unless_gone(&directory, read())
@@ -563,6 +578,7 @@ fn sandbox(directory: &Path, cgroup_id: u64) -> Result<Sandbox> {
         group: read_word(directory.join("group"))?,
         domain: read_word(directory.join("domain"))?,
         attached: number("attached")? != 0,
+        sensitive: number("sensitive")? != 0,
         max_bytes: read_limit(&directory.join("max_bytes"))?,
         arena_bytes: number("arena_bytes")?,
         group_references: number("group_references")?,

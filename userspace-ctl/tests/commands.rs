@@ -323,6 +323,36 @@ fn attach_a_sandbox() {
 }
 
 #[test]
+fn attach_a_sensitive_sandbox() {
+    let (trees, state, context) = machine();
+    let id = trees.cgroup("agents/sb1", "");
+    let base = name("base");
+    let request = sandbox::Request {
+        sensitive: true,
+        ..plain("agents/sb1", &base)
+    };
+    sandbox::attach(&context, &request).unwrap();
+    assert_eq!(state.calls(), ["sandbox_attach base - - sensitive"]);
+    let group = name("g");
+    let request = sandbox::Request {
+        group: Some(&group),
+        ..request
+    };
+    contains(
+        &message(sandbox::attach(&context, &request)),
+        &["sandbox attach /agents/sb1", "is in no group"],
+    );
+    assert_eq!(state.calls().len(), 1, "the module was not asked");
+
+    trees.sandbox(id, true, 7);
+    let file = format!("sysfs/sandboxes/{id}/sensitive");
+    let shown = || sandbox::list(&context).unwrap().to_string();
+    assert!(!shown().contains("(sensitive)"), "{}", shown());
+    trees.write(&file, "1\n");
+    assert!(shown().contains("(sensitive)"), "{}", shown());
+}
+
+#[test]
 fn attach_explains_refusals() {
     let (trees, state, context) = machine();
     let outer = trees.cgroup("agents", "");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use agentzip_ctl::authority::{Authority, Tenant};
 use agentzip_ctl::directory::Mount;
-use agentzip_ctl::watch::{Change, WatchSettings, Watcher, NAMES};
+use agentzip_ctl::watch::{Change, WatchSettings, Watcher, NAMES, PHASE};
 use rustix::fs::{removexattr, setxattr, XattrFlags};
 
 struct Fixture {
@@ -281,6 +281,29 @@ fn what_is_below_a_sandbox_belongs_to_it() {
 }
 
 #[test]
+fn a_sensitive_sandbox_by_xattr() {
+    let mut f = Fixture::new(|_| {});
+    f.mkdir("sb");
+    f.set("sb", "sensitive", "1");
+    // A template makes it a sandbox: it is never one that is not sensitive.
+    assert!(f.rescan().is_empty());
+    f.set("sb", "template", "t");
+    let told = f.read();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("appeared /tree/sb "), "{told:?}");
+    assert!(told[0].contains("\"sensitive\":true"), "{told:?}");
+    // Nobody gets another kind of sandbox than was meant.
+    f.set("sb", "sensitive", "yes");
+    let told = f.read();
+    let refused = "refused /tree/sb user.agentzip.sensitive: expected 0 or 1";
+    assert!(told.contains(&refused.to_owned()), "{told:?}");
+    f.set("sb", "sensitive", "0");
+    let told = f.read();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(!told[0].contains("sensitive"), "{told:?}");
+}
+
+#[test]
 fn bad_values_are_refused_with_a_reason() {
     let mut f = Fixture::new(|_| {});
     f.mkdir("sb");
@@ -411,7 +434,7 @@ fn symlinks_and_files_are_no_cgroups() {
     setxattr(f.path("file"), NAMES[0], b"t", XattrFlags::empty()).unwrap();
     assert!(f.rescan().is_empty());
     std::os::unix::fs::symlink(&outside, f.path("link2")).unwrap();
-    setxattr(&outside, NAMES[4], b"idle", XattrFlags::empty()).unwrap();
+    setxattr(&outside, PHASE, b"idle", XattrFlags::empty()).unwrap();
     assert!(f.read().is_empty());
     assert_eq!(f.watcher.size().0, 1);
 }
@@ -549,7 +572,7 @@ fn a_tree_in_motion_ends_in_its_state() {
             let _ = std::fs::create_dir(&outer);
             let _ = std::fs::create_dir(&inner);
             let _ = setxattr(&inner, NAMES[0], b"t", XattrFlags::empty());
-            let _ = setxattr(&inner, NAMES[4], b"idle", XattrFlags::empty());
+            let _ = setxattr(&inner, PHASE, b"idle", XattrFlags::empty());
             if round % 5 == 0 {
                 remove_tree(&base.join(format!("o{}", (round + 3) % 7)));
             }

@@ -30,6 +30,7 @@ mod prefetch;
 mod recorder;
 pub mod runner;
 mod second_look;
+mod sensitive;
 mod store;
 pub mod sys;
 mod template;
@@ -88,6 +89,7 @@ fn table(args: &Args) -> Vec<Test> {
         store::TESTS,
         group::TESTS,
         second_look::TESTS,
+        sensitive::TESTS,
         prefetch::TESTS,
         dictionary::TESTS,
         training::TESTS,

@@ -2,7 +2,7 @@
 
 //! Bringing pages back.
 
-use super::payload::{body, parse, DecodeError, Format, Header, Representation};
+use super::payload::{body, padded_block, parse, DecodeError, Format, Header, Representation};
 use super::{delta, words, Backend, Page, Scratch, PAGE_SIZE};
 
 /// Decodes a payload that an [`Encoder`](super::Encoder) finished.
@@ -56,6 +56,10 @@ pub fn decode_unchecked<B: Backend>(
             whole(backend.decompress(base, body, out))?;
         }
         Format::Zstd => whole(backend.decompress(&[], body, out))?,
+        Format::Padded => {
+            let block = padded_block(payload, &header)?;
+            whole(backend.decompress(&[], block, out))?;
+        }
         Format::Dict => return Err(DecodeError::NoDictionary),
     }
     Ok(header)

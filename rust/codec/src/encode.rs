@@ -4,8 +4,9 @@
 
 use super::delta::MIN_CHANGE;
 use super::diff::Changed;
-use super::payload::{padded, write_header, Format, Representation};
+use super::payload::{padded, write_header, write_padded, Format, Representation};
 use super::payload::{BASE_LEN, DICTIONARY_LEN, HEADER_LEN, MAX_PAYLOAD, UNIT};
+use super::payload::{PADDED_LEN, PADDED_ROOM};
 use super::{
     delta, literals, words, Backend, Base, BaseId, Level, Literals, Page, Scratch, MAX_BASES,
 };
@@ -252,6 +253,32 @@ impl<'a> Encoder<'a> {
         let needs = Needs::Dictionary(number);
         self.keep_block(Format::Dict, needs, len, scratch, out);
         self.since(before)
+    }
+
+    /// Makes the page by itself a payload of [`PADDED_LEN`] bytes, whatever it holds and whatever the
+    /// limits say: compressed with zstd, and filled up. Nothing else is to be tried before or after.
+    /// [`Tried::No`] when zstd does not make it short enough.
+    pub fn try_padded<B: Backend>(
+        &mut self,
+        scratch: &mut Scratch,
+        backend: &mut B,
+        out: &mut [u8; MAX_PAYLOAD],
+    ) -> Tried {
+        let room = scratch.block.get_mut(..PADDED_ROOM).unwrap_or_default();
+        // The cheap one does for most pages, and nobody looks at this one again.
+        let len = [Level::Cheap, Level::Fast]
+            .into_iter()
+            .find_map(|level| backend.compress(level, level.literals(), &[], self.page, room));
+        let block = len.and_then(|len| scratch.block.get(..len));
+        if !block.is_some_and(|block| write_padded(out, block)) {
+            return Tried::No;
+        }
+        self.best = Some(Best {
+            format: Format::Padded,
+            needs: Needs::Nothing,
+            len: PADDED_LEN,
+        });
+        Tried::Improved(usize::MAX)
     }
 
     /// Length of the payload in bytes, header included, padding not; `None` while there is none.

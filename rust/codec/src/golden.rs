@@ -10,7 +10,7 @@ use super::words::{load, store, WORD, WORDS};
 use super::{
     decode, decode_fill, decode_ref, encode, header, sketch, Backend, Base, BaseId, DecodeError,
     Encoded, Encoder, Level, Limits, Literals, Page, Representation, Scratch, MAX_PAYLOAD,
-    PAGE_SIZE, UNIT,
+    PADDED_LEN, PAGE_SIZE, UNIT,
 };
 
 mod vectors;
@@ -129,8 +129,9 @@ pub fn check<B: Backend>(
     run.b.other.reverse();
     run.checksum()?;
     run.fill()?;
+    run.padded()?;
     run.reference()?;
-    let mut checked = 3usize;
+    let mut checked = 4usize;
     for (number, vector) in VECTORS.iter().enumerate() {
         run.vector = number;
         run.payload(vector)?;
@@ -315,6 +316,20 @@ impl<B: Backend> Run<'_, B> {
     fn checksum(&mut self) -> Result<(), GoldenError> {
         let good = self.backend.crc32c(b"123456789") == 0xe306_9283;
         self.ensure(good, "crc32c")
+    }
+
+    /// Text and zeros take the same room.
+    fn padded(&mut self) -> Result<(), GoldenError> {
+        for make in [make_text, |page: &mut Page| page.fill(0)] {
+            let b = &mut *self.b;
+            make(&mut b.page);
+            let mut encoder = Encoder::new(&b.page, Limits::at(Level::Fast), self.backend);
+            encoder.try_padded(self.scratch, self.backend, &mut b.payload);
+            let len = encoder.finish(&mut b.payload);
+            self.ensure(len == Some(PADDED_LEN), "padded: length")?;
+            self.comes_back(PADDED_LEN, Representation::Padded)?;
+        }
+        Ok(())
     }
 
     fn fill(&mut self) -> Result<(), GoldenError> {

@@ -36,7 +36,8 @@ pub use self::decode::{
 pub use self::decode::{decode_dictionary_unchecked, decode_unchecked};
 pub use self::encode::{encode, Encoded, Encoder, Limits, Tried};
 pub use self::payload::{
-    header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PAYLOAD_VERSION, UNIT,
+    header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PADDED_LEN,
+    PAYLOAD_VERSION, UNIT,
 };
 pub use self::scratch::Scratch;
 pub use self::sketch::{sketch, Sketch, Words, FEATURES, NO_FEATURE};

@@ -16,13 +16,16 @@
 //! format with a base with the base's number, 3 bytes. Whether that is the
 //! number of a template page or of a reference page is in the format.
 //!
+//! The body of a padded page begins with the length of what encodes it, 2 bytes, and is filled up with
+//! zeros: such a payload is [`PADDED_LEN`] bytes long whatever the page holds.
+//!
 //! A format number names a representation *and* the version of its body. A number that was once
 //! given keeps its meaning; a change of a body takes a new number.
 
 use super::{BaseId, PAGE_SIZE};
 
 /// Version of the set of body formats that the encoder writes.
-pub const PAYLOAD_VERSION: u32 = 4;
+pub const PAYLOAD_VERSION: u32 = 5;
 
 /// Payloads are padded to a multiple of so many bytes.
 pub const UNIT: usize = 8;
@@ -32,6 +35,15 @@ pub const HEADER_LEN: usize = 5;
 
 /// Longest payload in bytes, padding included.
 pub const MAX_PAYLOAD: usize = PAGE_SIZE - UNIT;
+
+/// Bytes of every padded payload. Two of them fill a page of the store, so none is ever split.
+pub const PADDED_LEN: usize = 2040;
+
+/// Bytes of the length in the body of a padded payload.
+const LENGTH_LEN: usize = 2;
+
+/// Longest zstd block of a padded payload.
+pub(super) const PADDED_ROOM: usize = PADDED_LEN - HEADER_LEN - LENGTH_LEN;
 
 /// Bytes of the number of a base.
 pub(super) const BASE_LEN: usize = 3;
@@ -44,6 +56,8 @@ const PAD_MASK: u8 = (1 << PAD_BITS) - 1;
 
 const _: () = assert!(UNIT == 1 << PAD_BITS);
 const _: () = assert!(MAX_PAYLOAD % UNIT == 0);
+const _: () = assert!(PADDED_LEN % UNIT == 0 && PADDED_LEN <= MAX_PAYLOAD);
+const _: () = assert!(PADDED_ROOM <= u16::MAX as usize);
 // What header() reads.
 const _: () = assert!(HEADER_LEN + BASE_LEN <= UNIT);
 
@@ -65,6 +79,8 @@ pub enum Representation {
     Prefix = 5,
     /// The page compressed with zstd and a dictionary.
     Dict = 6,
+    /// The page by itself, compressed with zstd and filled up to [`PADDED_LEN`] bytes.
+    Padded = 7,
 }
 
 /// Body formats. Never reuse a number: 1 to 5 had other headers and bodies, 19 was a block that went on
@@ -91,6 +107,8 @@ pub(super) enum Format {
     Zstd = 18,
     /// Number of a dictionary, 1 byte, then the page as one zstd block without frame.
     Dict = 22,
+    /// Length, 2 bytes, then the page as one zstd block of so many bytes without frame or prefix, then zeros.
+    Padded = 23,
 }
 
 /// Which base a format has.
@@ -113,6 +131,7 @@ impl Format {
             17 => Self::PrefixReference,
             18 => Self::Zstd,
             22 => Self::Dict,
+            23 => Self::Padded,
             _ => return None,
         })
     }
@@ -146,12 +165,13 @@ impl Format {
             Self::PrefixTemplate | Self::PrefixReference => Representation::Prefix,
             Self::Zstd => Representation::Zstd,
             Self::Dict => Representation::Dict,
+            Self::Padded => Representation::Padded,
         }
     }
 
     const fn base_kind(self) -> BaseKind {
         match self {
-            Self::Fill | Self::Zstd | Self::Dict => BaseKind::None,
+            Self::Fill | Self::Zstd | Self::Dict | Self::Padded => BaseKind::None,
             Self::DeltaTemplate | Self::DeltaZstdTemplate | Self::PrefixTemplate => {
                 BaseKind::Template
             }
@@ -173,6 +193,8 @@ pub enum DecodeError {
     NoBase,
     /// The payload has a dictionary and none was given.
     NoDictionary,
+    /// The length in a padded payload, or the payload's own, is wrong, or what fills it up is not zero.
+    Padding,
     /// The change stream is malformed.
     Delta,
     /// zstd refused its block, or the content has the wrong length.
@@ -188,6 +210,7 @@ impl core::fmt::Display for DecodeError {
             Self::Header => "payload header is invalid",
             Self::NoBase => "base page does not exist",
             Self::NoDictionary => "dictionary does not exist",
+            Self::Padding => "padded payload is malformed",
             Self::Delta => "change stream is malformed",
             Self::Zstd => "zstd block is malformed",
             Self::Checksum => "page has the wrong checksum",
@@ -258,6 +281,46 @@ pub(super) fn body<'p>(payload: &'p [u8], header: &Header) -> Result<&'p [u8], D
         .checked_sub(header.padding.into())
         .and_then(|end| payload.get(header.body_at()..end))
         .ok_or(DecodeError::Truncated)
+}
+
+/// Makes the body of a padded payload of a block. False when that is too long.
+pub(super) fn write_padded(out: &mut [u8; MAX_PAYLOAD], block: &[u8]) -> bool {
+    let Some((length, room)) = out
+        .get_mut(HEADER_LEN..PADDED_LEN)
+        .and_then(<[u8]>::split_first_chunk_mut::<LENGTH_LEN>)
+    else {
+        return false;
+    };
+    let (Ok(len), Some((place, rest))) = (
+        u16::try_from(block.len()),
+        room.split_at_mut_checked(block.len()),
+    ) else {
+        return false;
+    };
+    *length = len.to_le_bytes();
+    place.copy_from_slice(block);
+    rest.fill(0);
+    true
+}
+
+/// The block of a padded payload.
+pub(super) fn padded_block<'p>(
+    payload: &'p [u8],
+    header: &Header,
+) -> Result<&'p [u8], DecodeError> {
+    if payload.len() != PADDED_LEN || header.padding != 0 {
+        return Err(DecodeError::Padding);
+    }
+    let (length, room) = body(payload, header)?
+        .split_first_chunk::<LENGTH_LEN>()
+        .ok_or(DecodeError::Padding)?;
+    let (block, rest) = room
+        .split_at_checked(u16::from_le_bytes(*length).into())
+        .ok_or(DecodeError::Padding)?;
+    match rest.iter().all(|&byte| byte == 0) {
+        true => Ok(block),
+        false => Err(DecodeError::Padding),
+    }
 }
 
 /// A length in bytes with padding, at most `UNIT - 1` more. `len` is far below `usize::MAX`.

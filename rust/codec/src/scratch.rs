@@ -25,6 +25,17 @@ impl Scratch {
             block: [0; MAX_CONTENT],
         }
     }
+
+    /// Leaves nothing of a page in them.
+    pub fn wipe(&mut self) {
+        self.wipe_with(|buffer| buffer.fill(0));
+    }
+
+    /// The same, with the caller's way to overwrite a buffer with zeros.
+    pub fn wipe_with(&mut self, zero: impl Fn(&mut [u8])) {
+        zero(&mut self.stream);
+        zero(&mut self.block);
+    }
 }
 
 impl Default for Scratch {

@@ -184,6 +184,11 @@ impl Joined {
         }
     }
 
+    /// Leaves nothing of what was copied.
+    pub fn wipe(&mut self) {
+        self.bytes.fill(0);
+    }
+
     /// Copies the prefix's [`content`] and `src`, and returns them in their places. `None` when one is
     /// longer than [`MAX_PREFIX`] or [`MAX_CONTENT`].
     pub fn join(&mut self, prefix: &[u8], src: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -12,7 +12,10 @@ use proptest::prelude::*;
 const NUMBER: u32 = 3;
 
 /// Format numbers that exist.
-const FORMATS: [u8; 9] = [8, 9, 10, 14, 15, 16, 17, 18, 22];
+const FORMATS: [u8; 10] = [8, 9, 10, 14, 15, 16, 17, 18, 22, PADDED];
+
+/// The format whose payloads have one length.
+const PADDED: u8 = 23;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
@@ -124,6 +127,7 @@ fn headers() {
             14 | 15 => Representation::DeltaZstd,
             16 | 17 => Representation::Prefix,
             22 => Representation::Dict,
+            PADDED => Representation::Padded,
             _ => Representation::Zstd,
         };
         assert_eq!(header.representation, representation);
@@ -138,7 +142,11 @@ fn padding_longer_than_the_body_is_an_error() {
     for format in FORMATS {
         let payload = [1, 2, 3, 4, format * 8 + 7, 3, 0, 0];
         let result = bench.decode(&payload, &bases);
-        assert_eq!(result, Err(DecodeError::Truncated), "{format}");
+        let error = match format {
+            PADDED => DecodeError::Padding,
+            _ => DecodeError::Truncated,
+        };
+        assert_eq!(result, Err(error), "{format}");
     }
 }
 

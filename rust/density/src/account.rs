@@ -343,6 +343,7 @@ pub fn name(representation: Representation) -> &'static str {
         Representation::Zstd => "zstd",
         Representation::Prefix => "prefix",
         Representation::Dict => "dict",
+        Representation::Padded => "padded",
     }
 }
 

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use agentzip_codec::host::Host;
 use agentzip_codec::{
     decode, decode_onto, decode_unchecked, header, Backend, Base, BaseId, DecodeError, Encoder,
-    Level, Limits, Page, Representation, Scratch, MAX_BASES, MAX_PAYLOAD, UNIT,
+    Level, Limits, Page, Representation, Scratch, MAX_BASES, MAX_PAYLOAD, PADDED_LEN, UNIT,
 };
 
 use crate::guarded::Guarded;
@@ -151,10 +151,16 @@ impl Bench {
         if steps & 8 != 0 {
             encoder.try_zstd(scratch, host, out);
         }
+        if steps & 16 != 0 {
+            // It stands for itself.
+            encoder = Encoder::new(&original, limits, host);
+            encoder.try_padded(scratch, host, out);
+        }
         let Some(length) = encoder.finish(out) else {
             return;
         };
         assert!(length % UNIT == 0 && length <= MAX_PAYLOAD, "{length}");
+        assert!(steps & 16 == 0 || length == PADDED_LEN, "{length}");
         let payload = payload.hold(&out[..length]);
         let head = header(payload).expect("a payload begins with a header");
         assert_eq!(head.base, encoder.base());

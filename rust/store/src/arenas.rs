@@ -22,6 +22,15 @@ impl<P: Pages + Clone> Arenas<P> {
             lasting: Arena::new(pages),
         }
     }
+
+    /// The same, but [wiping](Arena::wiping) ones.
+    #[must_use]
+    pub fn wiping(self) -> Self {
+        Self {
+            provisional: self.provisional.wiping(),
+            lasting: self.lasting.wiping(),
+        }
+    }
 }
 
 impl<P: Pages> Arenas<P> {

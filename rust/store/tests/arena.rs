@@ -527,3 +527,61 @@ fn overwritten_pages_lead_to_no_panic() {
         exercise(&mut checked, &mut random);
     }
 }
+
+/// What is freed is overwritten at once, wherever it lay and whether its page is kept, and what is not freed is
+/// not. An arena that does not wipe leaves it there.
+#[test]
+fn a_wiping_arena_leaves_nothing_behind() {
+    const MARK: [u8; UNIT_BYTES] = [0xc3; UNIT_BYTES];
+    for wiping in [true, false] {
+        let mut checked = match wiping {
+            true => Checked::wiping(64),
+            false => Checked::new(64),
+        };
+        let mut random = Random(11);
+        let mut left_over = 0;
+        for step in 0..3000 {
+            match (random.below(8), checked.live.len()) {
+                (0..=3, live) if live < 60 => {
+                    let len = match random.below(3) {
+                        0 => 2040,
+                        _ => random.len().next_multiple_of(UNIT_BYTES),
+                    };
+                    checked.insert(&vec![MARK[0]; len]);
+                }
+                (4..=6, live @ 1..) => checked.remove(random.below(live)),
+                (7, _) if step % 50 == 0 => {
+                    checked.compact();
+                }
+                _ => {}
+            }
+            let live: usize = checked.live.iter().map(|(_, payload)| payload.len()).sum();
+            let found = checked.units_that_are(MARK) * UNIT_BYTES;
+            if wiping {
+                assert_eq!(found, live, "step {step}");
+            }
+            left_over += found.saturating_sub(live);
+        }
+        checked.check_contents();
+        checked.shared.strays.set(0);
+        checked.check_accounts();
+        assert_eq!(left_over == 0, wiping);
+        checked.shared.strays.set(0);
+        checked.finish();
+    }
+}
+
+/// Padded payloads are half of what a page takes: none is split, and so many pages hold so many of them.
+#[test]
+fn two_padded_payloads_fill_a_page() {
+    let mut checked = Checked::wiping(40);
+    let mut random = Random(12);
+    for count in 1..=60u64 {
+        checked.insert(&random.bytes(MAX_PACKED / 2));
+        assert_eq!(checked.arena.pages(), count.div_ceil(2));
+    }
+    assert_eq!(MAX_PACKED / 2, agentzip_codec::PADDED_LEN);
+    assert_eq!(checked.arena.free_bytes(), 0);
+    assert!(checked.live.iter().all(|(place, _)| !place.continued()));
+    checked.finish();
+}

@@ -16,8 +16,8 @@ mod scheduler;
 mod world;
 
 use agentzip_codec::host::Dictionary;
-use agentzip_codec::{golden, header, BaseId, DecodeError, Page, Representation};
-use agentzip_store::engine::LoadError;
+use agentzip_codec::{golden, header, BaseId, DecodeError, Page, Representation, PADDED_LEN};
+use agentzip_store::engine::{LoadError, Refusal};
 use agentzip_store::{Arena, Released, UNIT_BYTES};
 use std::sync::atomic::Ordering::Relaxed;
 use world::World;
@@ -236,5 +236,101 @@ fn damage_reference_pages(world: World, as_what: Representation) {
         }
     }
     assert!(checksums.iter().all(|&n| n > 0), "{checksums:?}");
+    world.finish();
+}
+
+/// A page of six letters in no order: zstd makes it a third as long.
+fn letters(seed: u64) -> Page {
+    text(seed).map(|byte| b'a' + byte % 6)
+}
+
+/// A page that is nobody's base, needs none and is found by nobody, though a template page, a sibling's and a
+/// hint in the index are all equal to it.
+#[test]
+fn a_padded_page_shares_nothing() {
+    let page = letters(1);
+    for second_look in [false, true] {
+        let template = vec![(100, page)];
+        let world = match second_look {
+            true => World::with_second_look(template),
+            false => World::new(template),
+        };
+        // Controls: the same without.
+        assert_eq!(world.store(0, 0, 100, &page), Ok(Representation::Ref));
+        assert_eq!(
+            world.store_padded(1, 1, 100, &page),
+            Ok(Representation::Padded)
+        );
+        assert_eq!(world.check(1), Representation::Padded);
+        for page in [[0; 4096], [7; 4096]] {
+            assert_eq!(world.store(0, 2, 5, &page), Ok(Representation::Fill));
+            let padded = world.store_padded(1, 3, 5, &page);
+            assert_eq!(padded, Ok(Representation::Padded));
+        }
+        assert!(world.improve(1).is_none() && world.references() == 0);
+        world.compact(1);
+        assert_eq!(world.check(1), Representation::Padded);
+        let erased = world.erase(1).unwrap();
+        assert_eq!(erased.representation, Some(Representation::Padded));
+        assert_eq!((erased.bytes, erased.provisional), (PADDED_LEN, false));
+        world.finish();
+    }
+}
+
+/// A slot that the index names has passed to a sensitive sandbox: the hint leads nowhere, even in one group.
+#[test]
+fn a_stale_hint_does_not_find_a_padded_page() {
+    let page = letters(2);
+    for padded in [false, true] {
+        let world = World::new(Vec::new());
+        // It is entered in the index.
+        world.store(0, 0, 100, &page).unwrap();
+        let how = match padded {
+            true => world.store_padded(1, 0, 100, &page),
+            false => world.store(1, 0, 100, &page),
+        };
+        assert_eq!(how.unwrap() == Representation::Padded, padded);
+        let sibling = world.store(2, 1, 100, &page).unwrap();
+        assert_eq!(sibling == Representation::Ref, !padded, "{sibling:?}");
+        assert_eq!(world.references() == 0, padded);
+        world.finish();
+    }
+}
+
+/// A dictionary that the group gets is not for it, neither when it is stored nor later.
+#[test]
+fn a_padded_page_needs_no_dictionary() {
+    let mut content = [0; 4096];
+    golden::dictionary(&mut content);
+    let world = World::with_second_look(Vec::new());
+    world.store_padded(1, 0, 100, &letters(3)).unwrap();
+    let number = world.add_dictionary(Dictionary::new(&content).unwrap());
+    world.store_padded(1, 1, 101, &letters(4)).unwrap();
+    for slot in [0, 1] {
+        assert!(world.renew(slot).is_none() && world.improve(slot).is_none());
+        assert_eq!(world.check(slot), Representation::Padded);
+    }
+    assert_eq!(world.dictionary_users(number), 0);
+    world.finish();
+}
+
+/// What does not fit is declined, and nothing of it stays; what a slot held before is kept.
+#[test]
+fn noise_of_a_sensitive_sandbox_is_declined() {
+    let mut state = 9u64;
+    let noise = std::array::from_fn(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    });
+    let world = World::new(Vec::new());
+    let refused = world.store_padded(0, 0, 1, &noise);
+    assert_eq!(refused, Err(Refusal::Incompressible));
+    assert_eq!(world.memory.in_use(), 0);
+    world.sandbox_full.store(true, Relaxed);
+    let refused = world.store_padded(0, 0, 1, &letters(5));
+    assert_eq!(refused, Err(Refusal::NoMemory));
+    assert_eq!(world.memory.in_use(), 0);
     world.finish();
 }

@@ -16,7 +16,7 @@
 #![forbid(unsafe_code)]
 
 /// Version of this interface, reported by [`Info::abi_version`].
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Path of the control device.
 pub const DEVICE_PATH: &str = "/dev/agentzip";
@@ -173,6 +173,9 @@ pub enum Representation {
     Prefix = 5,
     /// The page compressed with zstd and a dictionary of the group.
     Dict = 6,
+    /// The page by itself, compressed with zstd and filled up to one length for all: the pages of
+    /// [sensitive](SANDBOX_SENSITIVE) sandboxes.
+    Padded = 7,
 }
 
 /// Length of the per-representation arrays; unused positions are zero.
@@ -180,7 +183,7 @@ pub const REPRESENTATION_SLOTS: usize = 16;
 
 impl Representation {
     /// Every representation, in the order of its number.
-    pub const ALL: [Representation; 7] = [
+    pub const ALL: [Representation; 8] = [
         Representation::Fill,
         Representation::Ref,
         Representation::Delta,
@@ -188,6 +191,7 @@ impl Representation {
         Representation::Zstd,
         Representation::Prefix,
         Representation::Dict,
+        Representation::Padded,
     ];
 
     /// The name in sysfs, tracepoints and reports.
@@ -200,6 +204,7 @@ impl Representation {
             Representation::Zstd => "zstd",
             Representation::Prefix => "prefix",
             Representation::Dict => "dict",
+            Representation::Padded => "padded",
         }
     }
 }
@@ -309,17 +314,21 @@ pub struct TemplateRemove {
 pub struct SandboxAttach {
     /// Open file descriptor of a cgroup v2 directory.
     pub cgroup_fd: i32,
-    /// Must be 0.
+    /// 0 or [`SANDBOX_SENSITIVE`].
     pub flags: u32,
     /// Template that the sandbox was cloned from.
     pub template: Name,
-    /// Group; all zero means a group of the template's own name.
+    /// Group; all zero means a group of the template's own name, or of its own if it is sensitive.
     pub group: Name,
     /// Trust domain; all zero means [`DEFAULT_DOMAIN`]. Must be the template's (`EPERM`).
     pub domain: Name,
     /// Out: id of the cgroup, the name of its directory below `sandboxes/`.
     pub cgroup_id: u64,
 }
+
+/// Flag of [`SandboxAttach`]: the sandbox's pages share nothing with others, and all take the same room. It is
+/// in no group (`EINVAL` when one is named).
+pub const SANDBOX_SENSITIVE: u32 = 1;
 
 /// Argument of `SANDBOX_ATTACH`, second version.
 #[derive(Clone, Copy, Debug)]

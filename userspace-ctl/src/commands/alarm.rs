@@ -185,6 +185,7 @@ mod tests {
                 group: group.to_owned(),
                 domain: "default".to_owned(),
                 attached: true,
+                sensitive: false,
                 max_bytes: Limit::NONE,
                 arena_bytes: 0,
                 group_references: 0,

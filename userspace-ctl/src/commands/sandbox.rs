@@ -12,7 +12,7 @@ use super::explain::{known_templates, Refusal};
 use super::{limit, ranges, sandbox_name, select, write_warnings};
 use crate::cgroup::{Cgroup, Selector};
 use crate::device::NewSandbox;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{count, Bytes, Table};
 use crate::signature::Binaries;
 use crate::sysfs::Sandbox;
@@ -62,6 +62,8 @@ pub struct Request<'a> {
     pub group: Option<&'a ObjectName>,
     /// Its domain; `default` when `None`.
     pub domain: Option<&'a ObjectName>,
+    /// Its pages share nothing with others and all take the same room; without a group.
+    pub sensitive: bool,
     /// Bound on the arena; as it was, at first none, when `None`.
     pub max_bytes: Option<Limit>,
     /// Signature of what it was cloned from; when `None`, that of one of its processes.
@@ -78,6 +80,13 @@ pub struct Request<'a> {
 /// all the same.
 pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
     let cgroup = context.cgroups.open(request.cgroup)?;
+    if request.sensitive && request.group.is_some() {
+        let problem = "a sensitive sandbox is in no group; name none";
+        return Err(Error::invalid(
+            format!("sandbox attach {}", cgroup.name()),
+            problem,
+        ));
+    }
     let directory = cgroup.open()?;
     let ranges = request.ranges.resolve(context, &cgroup)?;
     let mut warnings = swap_warnings(context, &cgroup);
@@ -89,6 +98,7 @@ pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
         group: ObjectName::raw_or_default(request.group),
         domain: ObjectName::raw_or_default(request.domain),
         signature,
+        sensitive: request.sensitive,
     };
     let attached = context.device.sandbox_attach(&directory, &sandbox);
     let cgroup_id = attached.map_err(|failure| {
@@ -115,8 +125,8 @@ pub fn attach(context: &Context, request: &Request<'_>) -> Result<Attached> {
                 cgroup.path().parent().unwrap_or(cgroup.path()).display()
             )),
             libc::EBUSY => Some(
-                "it still has entries from an attachment with another template, group or domain; \
-                 bring them back first: agentzip drain, or end its processes"
+                "it still has entries from an attachment with another template, group or domain, or of \
+                 which only one is sensitive; bring them back first: agentzip drain, or end its processes"
                     .to_owned(),
             ),
             libc::ENOSPC => {
@@ -315,7 +325,7 @@ impl fmt::Display for List {
                 cgroup.clone().unwrap_or_else(|| "(gone)".to_owned()),
                 phase,
                 sandbox.template.clone(),
-                sandbox.group.clone(),
+                sandbox.group_name(),
                 sandbox.domain.clone(),
                 pages.entries.to_string(),
                 Bytes(pages.entries * PAGE_SIZE).to_string(),

@@ -222,6 +222,7 @@ fn attach(
         template,
         group: attributes.group.as_ref(),
         domain: attributes.domain.as_ref(),
+        sensitive: attributes.sensitive,
         max_bytes: None,
         signature: None,
         ranges: ranges::Request::default(),

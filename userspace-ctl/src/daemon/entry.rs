@@ -166,6 +166,11 @@ impl Entry {
         same_sandbox(&self.attributes, told)
     }
 
+    /// The restorer knows of it: records its faults, learns from them and makes plans.
+    pub fn is_recorded(&self) -> bool {
+        self.attachment == Attachment::Done && !self.attributes.sensitive
+    }
+
     /// How it is listed.
     pub fn listed(&self, view: View, prefetch: Option<Shown>) -> Listed {
         Listed {
@@ -192,6 +197,7 @@ pub(super) fn same_sandbox(attributes: &Attributes, told: &Told) -> bool {
         name.map_or(default, |name| name.as_str()) == told
     };
     template.as_str() == told.template
+        && attributes.sensitive == told.sensitive
         && is(attributes.group.as_ref(), &told.template, &told.group)
         && is(
             attributes.domain.as_ref(),
@@ -257,6 +263,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sensitive_sandbox_is_not_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sb")).unwrap();
+        let mount = crate::directory::Mount::open(dir.path()).unwrap();
+        for sensitive in [false, true] {
+            let attributes = Attributes {
+                sensitive,
+                ..Attributes::default()
+            };
+            let directory = mount.directory(std::path::Path::new("sb")).unwrap();
+            let mut entry = Entry::new(Arc::new(directory), Uid::ROOT, attributes, Source::Xattr);
+            assert!(!entry.is_recorded(), "the module does not have it yet");
+            entry.attachment = Attachment::Done;
+            assert_eq!(entry.is_recorded(), !sensitive);
+        }
+    }
+
+    #[test]
     fn what_the_module_has() {
         let told = Told {
             phase: "running".to_owned(),
@@ -264,6 +288,7 @@ mod tests {
             group: "t".to_owned(),
             domain: "default".to_owned(),
             attached: true,
+            sensitive: false,
         };
         let attributes = Attributes {
             template: Some("t".parse().unwrap()),
@@ -275,6 +300,16 @@ mod tests {
             ..attributes.clone()
         };
         assert!(!same_sandbox(&group, &told));
+        let sensitive = Attributes {
+            sensitive: true,
+            ..attributes.clone()
+        };
+        assert!(!same_sandbox(&sensitive, &told));
+        let so = Told {
+            sensitive: true,
+            ..told.clone()
+        };
+        assert!(same_sandbox(&sensitive, &so) && !same_sandbox(&attributes, &so));
         let domain = Attributes {
             domain: Some("default".parse().unwrap()),
             ..attributes

@@ -118,9 +118,11 @@ impl Daemon {
         let owner = directory.ownership().map_or(Uid::ROOT, |o| Uid(o.uid));
         let attributes = Attributes {
             template: told.template.parse().ok(),
-            group: told.group.parse().ok(),
+            // A sensitive one has a group of its own, which nobody may name.
+            group: told.group.parse().ok().filter(|_| !told.sensitive),
             domain: told.domain.parse().ok(),
             profile: None,
+            sensitive: told.sensitive,
         };
         let mut entry = Entry::new(Arc::new(directory), owner, attributes, Source::Module);
         entry.attachment = Attachment::Done;

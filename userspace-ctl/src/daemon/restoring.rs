@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::entry::Attachment;
+use super::entry::{Attachment, Entry};
 use super::Daemon;
 use crate::authority::Uid;
 use crate::config::PrefetchMode;
@@ -107,11 +107,16 @@ impl Daemon {
         }
     }
 
-    /// The module has a sandbox: its faults are recorded from now on.
+    /// The module has a sandbox: its faults are recorded from now on, unless it is sensitive. What siblings do is
+    /// not for such a one, nor what it does for them.
     pub(super) fn record(&self, id: Id) {
         let Some(entry) = self.entries.get(&id) else {
             return;
         };
+        if entry.attributes.sensitive {
+            // It may have been something else before.
+            return self.restoring.order(Order::Detach(id));
+        }
         let template = entry.attributes.template.clone();
         if let (Attachment::Done, Some(template), Some(target)) =
             (&entry.attachment, template, self.target(id))
@@ -129,8 +134,8 @@ impl Daemon {
 
     /// A hint came: before the governor hears of it, so that the restorer is not behind.
     pub(super) fn tell_restorer(&mut self, id: Id, hint: &Hint) {
-        let there = |entry: &super::entry::Entry| entry.attachment == Attachment::Done;
-        if self.restoring.restorer.is_none() || !self.entries.get(&id).is_some_and(there) {
+        let recorded = self.entries.get(&id).is_some_and(Entry::is_recorded);
+        if self.restoring.restorer.is_none() || !recorded {
             return;
         }
         if let Hint::LlmWait { .. } = hint {
@@ -194,10 +199,7 @@ impl Daemon {
     /// Pages are to come back ahead of need.
     pub(super) fn start_restore(&mut self, id: Id, trigger: Trigger) {
         let mode = self.governor.config().prefetch.mode;
-        let recorded = self
-            .entries
-            .get(&id)
-            .is_some_and(|entry| entry.attachment == Attachment::Done);
+        let recorded = self.entries.get(&id).is_some_and(Entry::is_recorded);
         match mode {
             PrefetchMode::Auto | PrefetchMode::Plan
                 if recorded && self.restoring.restorer.is_some() =>

@@ -145,7 +145,10 @@ impl Device for KernelDevice {
     fn sandbox_attach(&self, cgroup: &File, sandbox: &NewSandbox) -> Result<u64, Failure> {
         let attach = uapi::SandboxAttach {
             cgroup_fd: cgroup.as_raw_fd(),
-            flags: 0,
+            flags: match sandbox.sensitive {
+                true => uapi::SANDBOX_SENSITIVE,
+                false => 0,
+            },
             template: sandbox.template,
             group: sandbox.group,
             domain: sandbox.domain,

@@ -85,6 +85,8 @@ pub struct NewSandbox {
     pub domain: Name,
     /// Fingerprint of what it was cloned from.
     pub signature: Signature,
+    /// Its pages share nothing.
+    pub sensitive: bool,
 }
 
 /// Why a command failed.

@@ -148,6 +148,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<ObjectName>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    sensitive: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     tool: Option<Cow<'a, str>>,
@@ -239,11 +241,13 @@ impl Request {
                     group,
                     domain,
                     profile,
+                    sensitive,
                 } = attributes.clone();
                 line.template = template;
                 line.group = group;
                 line.domain = domain;
                 line.profile = profile;
+                line.sensitive = sensitive.then_some(true);
             }
             Request::Detach { cgroup }
             | Request::Quiesce { cgroup }
@@ -291,6 +295,7 @@ impl Line<'_> {
                     group: self.group.take(),
                     domain: self.domain.take(),
                     profile: self.profile.take(),
+                    sensitive: self.sensitive.take().unwrap_or(false),
                 };
                 Request::Attach { cgroup, attributes }
             }
@@ -352,6 +357,7 @@ impl Line<'_> {
             ("group", self.group.is_some()),
             ("domain", self.domain.is_some()),
             ("profile", self.profile.is_some()),
+            ("sensitive", self.sensitive.is_some()),
             ("bytes", self.bytes.is_some()),
             ("tool", self.tool.is_some()),
             ("path", self.path.is_some()),
@@ -406,6 +412,7 @@ mod tests {
                 attributes: Attributes {
                     template: Some("t".parse().unwrap()),
                     domain: Some("d".parse().unwrap()),
+                    sensitive: true,
                     ..Attributes::default()
                 },
             },

@@ -15,22 +15,24 @@ use crate::hint::MAX_HINT;
 pub const PHASE: &CStr = c"user.agentzip.phase";
 
 /// All xattrs that are read.
-pub const NAMES: [&CStr; 5] = [
+pub const NAMES: [&CStr; 6] = [
     c"user.agentzip.template",
     c"user.agentzip.group",
     c"user.agentzip.domain",
     c"user.agentzip.profile",
+    c"user.agentzip.sensitive",
     PHASE,
 ];
 
 /// The xattr of an attribute.
 fn name(attribute: Attribute) -> &'static CStr {
-    let [template, group, domain, profile, _] = NAMES;
+    let [template, group, domain, profile, sensitive, _] = NAMES;
     match attribute {
         Attribute::Template => template,
         Attribute::Group => group,
         Attribute::Domain => domain,
         Attribute::Profile => profile,
+        Attribute::Sensitive => sensitive,
     }
 }
 
@@ -47,12 +49,12 @@ pub(super) fn value(directory: impl AsFd, name: &CStr) -> Option<Value> {
     }
 }
 
-/// The values of the four attributes.
-pub(super) type Values = [Option<Value>; 4];
+/// The values of the attributes.
+pub(super) type Values = [Option<Value>; Attribute::ALL.len()];
 
 /// Reads the attributes. Without a template the others do not matter, and are not read.
 pub(super) fn values(directory: impl AsFd) -> Values {
-    let mut values = [const { None }; 4];
+    let mut values: Values = [const { None }; Attribute::ALL.len()];
     for (slot, attribute) in values.iter_mut().zip(Attribute::ALL) {
         *slot = value(&directory, name(attribute));
         if slot.is_none() && attribute == Attribute::Template {
@@ -118,18 +120,21 @@ mod tests {
     #[test]
     fn what_values_say() {
         let ok = |text: &str| Some(Ok(text.as_bytes().to_vec()));
-        assert_eq!(attributes(&[None, ok("g"), None, None]), Ok(None));
-        let found = attributes(&[ok("t\n"), None, ok("d"), None])
+        assert_eq!(attributes(&[None, ok("g"), None, None, None]), Ok(None));
+        let found = attributes(&[ok("t\n"), None, ok("d"), None, ok("1")])
             .unwrap()
             .unwrap();
         assert_eq!(found.template.unwrap().as_str(), "t");
         assert_eq!(found.domain.unwrap().as_str(), "d");
-        let wrong = attributes(&[ok("t"), ok("a/b"), None, None]).unwrap_err();
+        assert!(found.sensitive);
+        let wrong = attributes(&[ok("t"), None, None, None, ok("on")]).unwrap_err();
+        assert_eq!(wrong, "user.agentzip.sensitive: expected 0 or 1");
+        let wrong = attributes(&[ok("t"), ok("a/b"), None, None, None]).unwrap_err();
         assert!(
             wrong.starts_with("user.agentzip.group: a name has"),
             "{wrong}"
         );
-        let wrong = attributes(&[Some(Err(Errno::RANGE)), None, None, None]).unwrap_err();
+        let wrong = attributes(&[Some(Err(Errno::RANGE)), None, None, None, None]).unwrap_err();
         assert_eq!(wrong, "user.agentzip.template: longer than 256 bytes");
     }
 }

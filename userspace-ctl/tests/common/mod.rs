@@ -177,6 +177,7 @@ impl Trees {
             ("group", "base"),
             ("domain", "default"),
             ("attached", if attached { "1" } else { "0" }),
+            ("sensitive", "0"),
             ("max_bytes", "max"),
             ("arena_bytes", "4096"),
             ("group_references", "7"),
@@ -354,8 +355,13 @@ impl Device for FakeDevice {
         let (template, group) = (text(&sandbox.template), text(&sandbox.group));
         let domain = text(&sandbox.domain);
         self.0.signature.set(Some(sandbox.signature));
-        self.0
-            .log(format!("sandbox_attach {template} {group} {domain}"));
+        let sensitive = match sandbox.sensitive {
+            true => " sensitive",
+            false => "",
+        };
+        self.0.log(format!(
+            "sandbox_attach {template} {group} {domain}{sensitive}"
+        ));
         self.0.answer()?;
         Ok(cgroup.metadata().unwrap().ino())
     }
@@ -570,6 +576,7 @@ pub fn plain<'a>(cgroup: &'a str, base: &'a ObjectName) -> sandbox::Request<'a> 
         template: base,
         group: None,
         domain: None,
+        sensitive: false,
         max_bytes: None,
         signature: None,
         ranges: ranges::Request::default(),

@@ -205,7 +205,12 @@ impl<P: Pages> Arena<P> {
         let page = place.page();
         let old = Lists::header(&self.pages, page)?;
         let mut new = old;
-        new.give(self.pages.bytes_mut(page), place.offset(), place.units())?;
+        new.give(
+            self.pages.bytes_mut(page),
+            place.offset(),
+            place.units(),
+            self.wipes,
+        )?;
         self.payload_units = self
             .payload_units
             .saturating_sub(page::data_units(place).into());

@@ -117,6 +117,8 @@ pub struct Arena<P: Pages> {
     settled_units: u64,
     /// Pages when the compaction under way began.
     pages_before: Option<u64>,
+    /// Whether freed payloads are overwritten with zeros.
+    wipes: bool,
 }
 
 impl<P: Pages> Arena<P> {
@@ -130,7 +132,16 @@ impl<P: Pages> Arena<P> {
             payload_units: 0,
             settled_units: 0,
             pages_before: None,
+            wipes: false,
         }
+    }
+
+    /// The same arena, but one that overwrites with zeros what is freed, as it is freed: a payload that is
+    /// removed, and the old place of one that is moved. Only holes' own descriptions are written there.
+    #[must_use]
+    pub fn wiping(mut self) -> Self {
+        self.wipes = true;
+        self
     }
 
     /// Stores a payload of 1 to [`MAX_PACKED`] bytes, filled up with zeros to a multiple of 8.

@@ -251,8 +251,14 @@ impl Header {
     }
 
     /// Makes the `units` units from `at` on a hole, or part of one. `None`, and nothing has
-    /// changed, when some of them are no payload.
-    pub(super) fn give(&mut self, bytes: &mut Bytes, at: u16, units: u16) -> Option<()> {
+    /// changed, when some of them are no payload. With `wipe` they are overwritten with zeros first.
+    pub(super) fn give(
+        &mut self,
+        bytes: &mut Bytes,
+        at: u16,
+        units: u16,
+        wipe: bool,
+    ) -> Option<()> {
         if !within(at, units) {
             return None;
         }
@@ -277,8 +283,17 @@ impl Header {
                 hole.next = after.next;
             }
         }
+        if before.is_some_and(|before| before.end() > at) {
+            return None;
+        }
+        if wipe {
+            let start = (at as usize).wrapping_mul(UNIT_BYTES);
+            let len = (units as usize).wrapping_mul(UNIT_BYTES);
+            if let Some(freed) = bytes.get_mut(start..start.wrapping_add(len)) {
+                freed.fill(0);
+            }
+        }
         let largest = match before {
-            Some(before) if before.end() > at => return None,
             Some(mut before) if before.end() == at => {
                 before.units = before.units.wrapping_add(hole.units);
                 before.next = hole.next;

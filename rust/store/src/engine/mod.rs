@@ -191,6 +191,9 @@ pub struct Policy {
     pub sibling_sketch: bool,
     /// Encode with the group's dictionary.
     pub dictionary: bool,
+    /// Nothing but zstd for each page by itself, filled up to one length: all of the following is nothing
+    /// to such a page, and such a page is nothing to any other.
+    pub padded: bool,
     /// Store in a hurry, and look again later.
     pub second_look: bool,
     /// The codec's effort, and the longest payload worth storing.
@@ -226,6 +229,7 @@ impl Policy {
         sibling_index: true,
         sibling_sketch: true,
         dictionary: true,
+        padded: false,
         second_look: true,
         limits: Limits {
             max_payload: PAGE_SIZE - 64,
@@ -310,6 +314,38 @@ impl Work {
             kept_candidate: [0; codec::MAX_PAYLOAD],
             codec: codec::Scratch::new(),
         }
+    }
+
+    /// Leaves nothing in them of a page that was stored with [`Policy::padded`], or of one that was loaded
+    /// and had been.
+    pub fn wipe(&mut self) {
+        self.best.fill(0);
+        self.payload.fill(0);
+        self.codec.wipe();
+    }
+
+    /// Leaves nothing in any of them. `zero` overwrites a buffer in a way that the compiler keeps even if
+    /// nobody reads it again.
+    pub fn wipe_all(&mut self, zero: impl Fn(&mut [u8])) {
+        let Self {
+            best,
+            trial,
+            looked_at,
+            candidate,
+            payload,
+            base,
+            inner,
+            kept_base,
+            kept_candidate,
+            codec,
+        } = self;
+        for buffer in [best, trial, looked_at, candidate, payload, kept_candidate] {
+            zero(buffer);
+        }
+        for page in [base, inner, kept_base] {
+            zero(page);
+        }
+        codec.wipe_with(zero);
     }
 
     /// The codec's own buffers, for who uses the codec by itself.

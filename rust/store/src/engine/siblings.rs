@@ -140,6 +140,10 @@ fn look<P: Platform>(
                 .arena(owner, |arenas| arenas.of(false).read(place, buffer))
                 .flatten()?;
             let header = codec::header(buffer.get(..bytes)?).ok()?;
+            if header.representation == Representation::Padded {
+                // It shares nothing, not even with what its own sandbox stored.
+                return None;
+            }
             if let Some(BaseId::Reference(id)) = header.base {
                 acquire(platform, me, id, 0)?;
             }

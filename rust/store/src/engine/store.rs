@@ -2,7 +2,7 @@
 
 //! Storing a page.
 
-use super::super::codec::{Encoder, Level};
+use super::super::codec::{Encoder, Level, Limits};
 use super::super::{
     Descriptor, Entry, InsertError, Owner, Place, Released, Slot, REF_CRC_BITS, UNIT_BYTES,
 };
@@ -62,6 +62,9 @@ pub fn store<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
     work: &mut Work,
     backend: &mut B,
 ) -> Result<Stored, Refusal> {
+    if policy.padded {
+        return store_padded(platform, me, slot, page, work, backend);
+    }
     let limits = match policy.second_look {
         true => policy.cheap,
         false => policy.limits,
@@ -112,6 +115,34 @@ pub fn store<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
         Err(_) => choice.give_up(platform, me),
     }
     stored
+}
+
+/// Stores a page that shares nothing with another one, in a payload of always the same length. Neither bases
+/// nor dictionaries nor the index are looked at, and nothing leads to the entry but its slot.
+fn store_padded<P: Platform, B: Backend<Dictionary = P::Dictionary>>(
+    platform: &P,
+    me: Owner,
+    slot: Slot,
+    page: &Page,
+    work: &mut Work,
+    backend: &mut B,
+) -> Result<Stored, Refusal> {
+    // The length is always the same: the limits do not count.
+    let mut encoder = Encoder::new(page, Limits::at(Level::Fast), backend);
+    let Work { best, codec, .. } = &mut *work;
+    encoder.try_padded(codec, backend, best);
+    let representation = encoder.representation().ok_or(Refusal::Incompressible)?;
+    let bytes = encoder.finish(best).ok_or(Refusal::Incompressible)?;
+    let payload = best.get(..bytes).ok_or(Refusal::Incompressible)?;
+    let descriptor = insert_entry(platform, me, payload, false)?;
+    Ok(Stored {
+        representation,
+        bytes,
+        provisional: false,
+        template_backed: false,
+        replaced: put(platform, me, slot, descriptor)?,
+        promoted: None,
+    })
 }
 
 /// An entry that is not in the table yet.

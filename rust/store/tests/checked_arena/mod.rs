@@ -138,6 +138,29 @@ impl Checked {
         }
     }
 
+    /// The same with an arena that overwrites what is freed.
+    pub fn wiping(pages: usize) -> Self {
+        let mut checked = Self::new(pages);
+        let empty = Arena::new(Memory {
+            pages: Vec::new(),
+            foreign: Box::new([0; PAGE_BYTES]),
+            shared: Rc::default(),
+        });
+        checked.arena = std::mem::replace(&mut checked.arena, empty).wiping();
+        checked
+    }
+
+    /// Units of all pages, those that the arena gave back included, that are this.
+    pub fn units_that_are(&mut self, unit: [u8; UNIT_BYTES]) -> usize {
+        // A call for any page copies them all.
+        self.shared.copy.set(true);
+        self.arena
+            .read_start(Place::from_bits(2 << 31 | 1 << 40), &mut [0]);
+        let copies = self.shared.copies.borrow();
+        let units = copies.iter().flat_map(|page| page.chunks_exact(UNIT_BYTES));
+        units.filter(|found| **found == unit).count()
+    }
+
     /// Inserts as the store does: a page is handed in only after the arena asked for it.
     pub fn try_insert(&mut self, payload: &[u8]) -> Option<Place> {
         if let Ok(place) = self.arena.insert(payload, &mut None) {

@@ -171,11 +171,37 @@ impl World {
         index: u64,
         page: &Page,
     ) -> Result<Representation, Refusal> {
+        self.store_with(&self.policy, me, number, index, page)
+    }
+
+    /// The same for a sensitive sandbox.
+    pub fn store_padded(
+        &self,
+        me: u16,
+        number: usize,
+        index: u64,
+        page: &Page,
+    ) -> Result<Representation, Refusal> {
+        let policy = Policy {
+            padded: true,
+            ..self.policy
+        };
+        self.store_with(&policy, me, number, index, page)
+    }
+
+    fn store_with(
+        &self,
+        policy: &Policy,
+        me: u16,
+        number: usize,
+        index: u64,
+        page: &Page,
+    ) -> Result<Representation, Refusal> {
         self.erase(number);
         let stored = TOOLS.with_borrow_mut(|(work, host, _)| {
             engine::store(
                 self,
-                &self.policy,
+                policy,
                 owner(me),
                 slot(number),
                 index,
