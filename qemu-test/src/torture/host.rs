@@ -258,7 +258,8 @@ fn dictionary_add(host: &mut Host<'_>) -> Result<Ended> {
     let number = host.sandbox();
     let id = host.shared.sandbox(number).id;
     let added = dictionary::add(&host.shared.ctx(), id, &content);
-    let no = [libc::ENOENT, libc::ENOSPC, libc::ENOMEM];
+    // EPERM: it is sensitive.
+    let no = [libc::ENOENT, libc::ENOSPC, libc::ENOMEM, libc::EPERM];
     ended(added.map_err(Into::into), &no)
 }
 

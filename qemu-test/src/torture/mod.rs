@@ -232,9 +232,10 @@ fn one_round(
     let error = (!wrong.is_empty()).then(|| wrong.join("; "));
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "@@ torture: round {round}, {} sandboxes on {:?}{}{}, {seconds:.0} s, {} pages verified so far",
+        "@@ torture: round {round}, {} sandboxes on {:?}{}{}{}, {seconds:.0} s, {} pages verified so far",
         recipe.sandboxes,
         recipe.swap,
+        if recipe.sensitive { ", one sensitive" } else { "" },
         if recipe.daemon { ", daemon" } else { "" },
         if recipe.failing > 0 { ", failing allocations" } else { "" },
         report.counts.pages_verified

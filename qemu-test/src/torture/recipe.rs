@@ -26,6 +26,8 @@ pub struct Recipe {
     pub swap: Swap,
     /// A daemon decides about phases, and is killed again and again.
     pub daemon: bool,
+    /// The first sandbox is sensitive: its pages share nothing.
+    pub sensitive: bool,
     /// At the end of the round pages outlive the module.
     pub reload: bool,
     /// On a kernel that can: one of so many allocations of the module fails; 0: none.
@@ -45,6 +47,7 @@ impl Recipe {
                 Swap::Disk
             },
             daemon: random.chance(30),
+            sensitive: random.chance(40),
             reload: random.chance(50),
             failing: match random.below(3) {
                 0 => 0,
@@ -68,6 +71,7 @@ mod tests {
         for (what, wanted) in [
             (count(|one| one.swap == Swap::Zram), 5..50),
             (count(|one| one.reload), 25..75),
+            (count(|one| one.sensitive), 20..60),
             (count(|one| one.failing > 0), 33..95),
             (count(|one| one.templates == 2), 25..75),
         ] {

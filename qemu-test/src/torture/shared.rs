@@ -87,16 +87,19 @@ impl Place {
         // EEXIST: the daemon was first. EBUSY: its former attachment is not over yet.
         const NO: &[i32] = &[libc::EEXIST, libc::EBUSY, libc::ENOMEM];
         let template = &shared.registered[self.number % shared.registered.len()].name;
+        let sensitive = shared.recipe.sensitive && self.number == 0;
+        let path = self.cgroup.path();
         let ended = match shared.try_ctx() {
             Some(ctx) => {
-                let attached = ctx.device().attach(self.cgroup.path(), template);
+                let attached = ctx.device().attach_sensitive(path, template, sensitive);
                 ended(attached.map_err(Into::into), NO)?
             }
             None => Ended::Refused,
         };
         self.attached = ended == Ended::Done;
         if shared.recipe.daemon {
-            daemon::tell(self.cgroup.path(), "template", template)?;
+            daemon::tell(path, "sensitive", if sensitive { "1" } else { "0" })?;
+            daemon::tell(path, "template", template)?;
         }
         Ok(ended)
     }
