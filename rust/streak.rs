@@ -5,9 +5,8 @@
 //! To decline a page costs two tries of zstd, more than to write it to a fast device. Who has many such pages
 //! has them in rows: media, archives, ciphertext. So when the last [`STREAK`] pages of a sandbox were declined
 //! for that reason, a page that looks like noise and has no page of the template below it is declined at
-//! sight. Each [`TRIED`]-th of them is tried all the same, behind [`LONG`] of them each [`TRIED_LATER`]-th, and
-//! one page that is stored ends the streak: what is wrongly taken for noise costs at most so many pages a place
-//! on the swap device.
+//! sight. Each [`TRIED`]-th of them is tried all the same, and one page that is stored ends the streak: what
+//! is wrongly taken for noise costs at most so many pages a place on the swap device.
 //!
 //! Stores of a sandbox on several CPUs may each overwrite what another counts. It is a guess anyway.
 
@@ -18,11 +17,7 @@ use crate::codec::{looks_like_noise, Page, NOISE_SAMPLE, PAGE_SIZE};
 /// Pages in a row that make a streak.
 const STREAK: u32 = 16;
 /// One of so many pages of a streak is tried.
-const TRIED: u32 = 16;
-/// Pages in a row that make a long streak.
-const LONG: u32 = 1024;
-/// One of so many pages of a long streak is tried.
-const TRIED_LATER: u32 = 128;
+const TRIED: u32 = 64;
 /// Parts of a page that are looked at.
 const PARTS: usize = 4;
 
@@ -37,8 +32,7 @@ impl Streak {
     /// Whether there is a streak, in which the next page is not to be tried if it looks like noise.
     pub(crate) fn lasts(&self) -> bool {
         let refused = self.0.load(Relaxed);
-        let tried = if refused < LONG { TRIED } else { TRIED_LATER };
-        refused >= STREAK && refused % tried != 0
+        refused >= STREAK && refused % TRIED != 0
     }
 
     /// A page was declined, tried or not.
@@ -55,11 +49,11 @@ impl Streak {
     }
 }
 
-/// The count after one more; stays above [`LONG`] when it wraps.
+/// The count after one more; stays above [`STREAK`] when it wraps.
 fn next(refused: u32) -> u32 {
     match refused.checked_add(1) {
         Some(next) => next,
-        None => LONG,
+        None => STREAK,
     }
 }
 
