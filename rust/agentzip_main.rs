@@ -72,6 +72,7 @@ mod second_look;
 mod selftest;
 mod state;
 mod store;
+mod streak;
 mod sysfs;
 mod table;
 mod template;

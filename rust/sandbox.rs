@@ -21,6 +21,7 @@ use crate::recorder::Recorder;
 use crate::second_look;
 use crate::store_policy::template::Candidates;
 use crate::store_policy::Arenas;
+use crate::streak::Streak;
 use crate::sysfs::Node;
 use crate::template::Template;
 use crate::uapi::Phase;
@@ -50,6 +51,8 @@ pub(crate) struct Sandbox {
     /// Walks that were begun for the edition that the last one was begun for.
     walks: Atomic<u32>,
     walked_for: Atomic<u32>,
+    /// Pages in a row that nothing made smaller.
+    pub(crate) streak: Streak,
     /// Entries in the slot table, or about to be.
     pub(crate) entries: Counter,
     pub(crate) counters: Counters,
@@ -108,6 +111,7 @@ impl Sandbox {
             renewing: Atomic::new(0),
             walks: Atomic::new(0),
             walked_for: Atomic::new(0),
+            streak: Streak::new(),
             entries: Counter::new(),
             counters: Counters::new(),
             max_bytes: Limit::new(Limit::NONE),

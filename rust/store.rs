@@ -74,6 +74,7 @@ use crate::sandbox::Sandbox;
 use crate::state::State;
 use crate::store_policy::engine::{self, Erased, LoadError, Loaded, Platform, Refusal, Stored};
 use crate::store_policy::{Entry, Owner, Slot};
+use crate::streak::is_noise;
 
 // ---- handlers ----
 
@@ -161,12 +162,16 @@ pub(crate) fn store(state: &State, folio: &Folio, inflight: &InFlight) -> bool {
         if let Err(why) = store_page(&site, owner, sandbox, folio, i) {
             // All or nothing: the pages before this one.
             erase_all(state, folio);
+            if matches!(why, Decline::Incompressible) {
+                sandbox.streak.refused();
+            }
             state.counters.declined(why, folio.pages());
             sandbox.counters.declined(why, folio.pages());
             trace_store(sandbox, folio, i, None, 0, 0);
             return false;
         }
     }
+    sandbox.streak.ends();
     // SAFETY: Reclaim may sleep, and we hold nothing that must not; the caller's count of stores under way keeps
     // the module.
     unsafe { bindings::agentzip_give_way() };
@@ -196,6 +201,14 @@ fn store_page(
         return Err(Decline::Detached);
     }
     let slot = folio.slot(i).ok_or(Decline::Full)?;
+    let index = folio.index().wrapping_add(i as u64);
+    if sandbox.streak.lasts() {
+        let based = site.template_bases(owner, index, |bases| !bases.is_empty());
+        // SAFETY: Page `i` of a folio that our caller keeps.
+        if !based && unsafe { is_noise(folio.address(i)) } {
+            return Err(Decline::Incompressible);
+        }
+    }
     let mut scratch = state.scratch.lock().ok_or(Decline::NoMemory)?;
     let scratch = &mut *scratch;
     let start = Instant::<Monotonic>::now();
@@ -208,7 +221,6 @@ fn store_page(
             PAGE_SIZE,
         )
     };
-    let index = folio.index().wrapping_add(i as u64);
     let buffers = &mut *scratch.buffers;
     site.full.set(false);
     // Before the entry can be seen, so that an erase never comes first.

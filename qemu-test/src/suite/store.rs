@@ -10,7 +10,7 @@ use super::fixture::cgroup::Cgroup;
 use super::fixture::module::{self, Counters};
 use super::fixture::page::{Kind, Rng, Spec};
 use super::fixture::puppet::Region;
-use super::fixture::{host, page_out, Ctx, World};
+use super::fixture::{host, page_out, write_mixed, Ctx, World};
 use super::runner::Test;
 use super::sys::PAGE_SIZE;
 
@@ -33,6 +33,7 @@ pub const TESTS: &[Test] = &[
     test!(compaction),
     test!(template_by_content),
     test!(stores_saved),
+    test!(noise_in_a_row),
 ];
 
 /// The kernel flushes the statistics of cgroups every 2 s.
@@ -324,4 +325,42 @@ impl Taken {
             zero_filled: cgroup.stat("swpout_zero")?,
         })
     }
+}
+
+/// After some pages that nothing makes smaller, others of that kind are declined at a glance, but not pages
+/// that only come after them.
+fn noise_in_a_row(ctx: &mut Ctx) -> Result<()> {
+    const FIRST: usize = 16;
+    const ROW: usize = 512;
+    let world = ctx.world(16)?;
+    let mut region = Region::new(4, FIRST + ROW);
+    world.puppet.map(&region)?;
+    let spent = || Ok::<f64, anyhow::Error>(world.sandbox.counters()?.get("encode_ns")? as f64);
+    let declined = || world.sandbox.counters()?.get("declined_incompressible");
+    let noise = |i: usize| Some(Spec::new(Kind::Random, i as u32));
+    let mut first = region.part(0, FIRST);
+    world.puppet.write(&mut first, noise)?;
+    page_out(&world.sandbox.cgroup, &world.puppet, &first)?;
+    let (cost, seen) = (spent()? / FIRST as f64, declined()?);
+    ensure!(seen >= FIRST as u64, "{seen} of {FIRST} were declined");
+    let before = spent()?;
+    world.puppet.write(&mut region, noise)?;
+    page_out(&world.sandbox.cgroup, &world.puppet, &region)?;
+    let tried = (spent()? - before) / cost;
+    let seen = declined()? - seen;
+    ensure!(
+        seen >= ROW as u64 && tried < ROW as f64 / 4.0,
+        "{seen} of {ROW} were declined, in the time of {tried:.0} tries"
+    );
+    world.puppet.check(&region)?;
+    let before = Counters::global()?;
+    write_mixed(&world.puppet, &mut region, 1)?;
+    page_out(&world.sandbox.cgroup, &world.puppet, &region)?;
+    let stores = before.grown("stores")?;
+    ensure!(
+        stores >= region.pages() as u64,
+        "{stores} of {} pages were stored after the row",
+        region.pages()
+    );
+    world.puppet.check(&region)
 }

@@ -24,6 +24,7 @@ pub mod golden;
 #[cfg(feature = "host")]
 pub mod host;
 mod literals;
+mod noise;
 mod payload;
 mod scratch;
 mod sketch;
@@ -35,6 +36,7 @@ pub use self::decode::{
 };
 pub use self::decode::{decode_dictionary_unchecked, decode_unchecked};
 pub use self::encode::{encode, Encoded, Encoder, Limits, Tried};
+pub use self::noise::{looks_like_noise, SAMPLE as NOISE_SAMPLE};
 pub use self::payload::{
     header, DecodeError, Header, Representation, HEADER_LEN, MAX_PAYLOAD, PADDED_LEN,
     PAYLOAD_VERSION, UNIT,
