@@ -442,7 +442,7 @@ fn reserved_fields(ctx: &mut Ctx) -> Result<()> {
     let dir = File::open(cgroup.path())?;
     let mut attach = uapi::SandboxAttach {
         cgroup_fd: dir.as_raw_fd(),
-        flags: 1,
+        flags: uapi::SANDBOX_SENSITIVE << 1,
         template: name(&template.name),
         group: [0; uapi::NAME_LEN],
         domain: [0; uapi::NAME_LEN],
