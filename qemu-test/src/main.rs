@@ -5,6 +5,7 @@
 mod calibrate;
 mod init;
 mod run;
+mod selftests;
 mod suite;
 mod torture;
 mod verdict;
@@ -35,6 +36,8 @@ enum Command {
     Restore(run::RestoreArgs),
     /// Run the torture: sandboxes and their host do at random what may happen to memory.
     Torture(torture::Args),
+    /// Run the kernel's own tests, without the module or in attached cgroups.
+    Selftests(selftests::Args),
     /// Print how many nanoseconds a fixed loop takes on this machine.
     Calibrate {
         /// One of page faults.
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => verdict::finish(run::demo(args)),
         Command::Restore(args) => verdict::finish(run::restore(args)),
         Command::Torture(args) => verdict::finish(torture::main(args)),
+        Command::Selftests(args) => verdict::finish(selftests::main(args)),
         Command::Calibrate { faults } => {
             let time = match faults {
                 true => calibrate::measure_faults(),
