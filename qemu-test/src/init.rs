@@ -5,8 +5,8 @@
 //! swap disk, runs what the kernel command line asks for, hands the report
 //! files out and powers the machine off.
 //!
-//! Kernel command line: `agentzip.run=suite|demo|run|restore|incompressible|torture|exec|shell` and
-//! `agentzip.args=...`, the arguments in one word, percent-encoded and separated by `,`.
+//! Kernel command line: `agentzip.run=suite|demo|run|restore|incompressible|torture|selftests|exec|shell`
+//! and `agentzip.args=...`, the arguments in one word, percent-encoded and separated by `,`.
 //! Standard output is the second serial port; the first belongs to the kernel.
 
 use std::ffi::OsStr;
@@ -231,14 +231,14 @@ impl Job {
     fn own_verdict(&self) -> bool {
         matches!(
             self.name.as_str(),
-            "suite" | "demo" | "run" | "restore" | "incompressible" | "torture"
+            "suite" | "demo" | "run" | "restore" | "incompressible" | "torture" | "selftests"
         )
     }
 
     /// The program to start.
     fn command(&self) -> Result<Command> {
         let mut command = match self.name.as_str() {
-            "suite" | "demo" | "run" | "restore" | "incompressible" | "torture" => {
+            "suite" | "demo" | "run" | "restore" | "incompressible" | "torture" | "selftests" => {
                 let mut command = Command::new(format!("{PAYLOAD}/agentzip-guest"));
                 command.arg(&self.name).env(verdict::VARIABLE, "1");
                 command

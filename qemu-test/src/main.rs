@@ -7,6 +7,7 @@ mod incompressible;
 mod init;
 mod refused;
 mod run;
+mod selftests;
 mod suite;
 mod torture;
 mod verdict;
@@ -39,6 +40,8 @@ enum Command {
     Incompressible(incompressible::Args),
     /// Run the torture: sandboxes and their host do at random what may happen to memory.
     Torture(torture::Args),
+    /// Run the kernel's own tests, without the module or in attached cgroups.
+    Selftests(selftests::Args),
     /// In a guest that takes signed modules only: try to load the module.
     Refused(refused::Args),
     /// Print how many nanoseconds a fixed loop takes on this machine.
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => verdict::finish(run::restore(args)),
         Command::Incompressible(args) => verdict::finish(incompressible::main(args)),
         Command::Torture(args) => verdict::finish(torture::main(args)),
+        Command::Selftests(args) => verdict::finish(selftests::main(args)),
         Command::Refused(args) => verdict::finish(refused::main(args).map(|()| verdict::Tally {
             passed: 1,
             failed: 0,

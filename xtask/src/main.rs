@@ -16,6 +16,7 @@ mod paths;
 mod pinned;
 mod progress;
 mod restore;
+mod selftests;
 mod setup;
 mod shell;
 mod test;
@@ -50,6 +51,8 @@ enum Command {
     Test(test::Args),
     /// Let sandboxes and their host do at random what may happen to memory, and check every page.
     Torture(torture::Args),
+    /// Run the kernel's own tests without the module and in attached cgroups, and compare.
+    Selftests(selftests::Args),
     /// Run the fuzz targets natively.
     Fuzz(fuzz::Args),
     /// Run the demo in a guest and write target/report/demo.json.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Build(args) => build::main(args),
         Command::Test(args) => test::main(args),
         Command::Torture(args) => torture::main(args),
+        Command::Selftests(args) => selftests::main(args),
         Command::Fuzz(args) => fuzz::main(args),
         Command::Demo(args) => demo::main(args),
         Command::Bench(args) => bench::main(args),

@@ -24,7 +24,7 @@ pub use console::Failure;
 pub struct Guest<'a> {
     /// Names the log, `target/guest/<name>.log`, and the folder of the report.
     pub name: &'a str,
-    /// `suite`, `demo`, `run`, `restore`, `torture`, `exec` or `shell`, see qemu-test/src/init.rs.
+    /// `suite`, `demo`, `run`, `restore`, `torture`, `selftests`, `exec` or `shell`, see qemu-test/src/init.rs.
     pub job: &'a str,
     /// Arguments of the job.
     pub args: Vec<String>,
