@@ -33,7 +33,9 @@ done
 
 /// Builds them; what was built before stays. Returns the files.
 pub fn programs(cache: &Cache, programs: &BTreeSet<&str>) -> Result<Vec<PathBuf>> {
-    let stage = paths::target().join("selftests");
+    // Named as the source in the cache: another kernel's are built anew.
+    let recipe = cache.kernel.file_name().context("no kernel in the cache")?;
+    let stage = paths::target().join("selftests").join(recipe);
     fs::create_dir_all(&stage).with_context(|| format!("mkdir {}", stage.display()))?;
     let list: Vec<&str> = programs.iter().copied().collect();
     let script = format!("programs='{}'\n{SCRIPT}", list.join(" "));
