@@ -14,6 +14,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 use kernel::uaccess::{UserPtr, UserSlice};
 
 use crate::control;
+use crate::pages;
 use crate::prefetch;
 use crate::process;
 use crate::ranges::Ranges;
@@ -206,7 +207,9 @@ fn dictionary_add(state: &State, arg: &mut uapi::DictionaryAdd) -> Result {
     let ptr = UserPtr::from_addr(usize::try_from(arg.content)?);
     let mut content = KVVec::from_elem(0, len, GFP_KERNEL)?;
     UserSlice::new(ptr, len).reader().read_slice(&mut content)?;
-    arg.number = control::dictionary_add(state, arg.cgroup_id, &content)?.into();
+    let number = control::dictionary_add(state, arg.cgroup_id, &content);
+    pages::zero(&mut content);
+    arg.number = number?.into();
     Ok(())
 }
 

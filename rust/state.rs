@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(crate) requests: prefetch::Queue,
     /// Whether pages are restored ahead of need.
     pub(crate) prefetch: Atomic<u32>,
+    /// Whether a load keeps the entry and leaves the page clean.
+    pub(crate) keep_on_load: Atomic<u32>,
     /// Of the whole store.
     pub(crate) counters: Counters,
     /// The same of the recorded page faults.
@@ -104,6 +106,7 @@ impl State {
             second_look_percent: Atomic::new(100),
             requests: prefetch::Queue::new()?,
             prefetch: Atomic::new(1),
+            keep_on_load: Atomic::new(1),
             counters: Counters::new(),
             records: recorder::Counts::new(),
             max_distance: Atomic::new(100),

@@ -7,7 +7,8 @@
 //! frontswap's old one: `store(folio) -> bool`, `load(folio) -> 0 | -EIO | -EINVAL`, `erase(slot)`.
 //! An entry is kept on load, and the folio stays clean: reclaiming it again while it is clean needs
 //! no store at all. The entry dies with the slot, or when the page is stored again. Only when little
-//! is left of the store's or the sandbox's bound does a load end the entry, and make the folio dirty.
+//! is left of the store's or the sandbox's bound, or `keep_on_load` is off, does a load end the entry, and make
+//! the folio dirty.
 //!
 //! # Which copy of a slot is the newest
 //!
@@ -203,7 +204,9 @@ fn store_page(
     let slot = folio.slot(i).ok_or(Decline::Full)?;
     let index = folio.index().wrapping_add(i as u64);
     if sandbox.streak.lasts() {
-        let based = site.template_bases(owner, index, |bases| !bases.is_empty());
+        // The template is nothing to the pages of a sensitive one.
+        let based = !sandbox.is_sensitive()
+            && site.template_bases(owner, index, |bases| !bases.is_empty());
         // SAFETY: Page `i` of a folio that our caller keeps.
         if !based && unsafe { is_noise(folio.address(i)) } {
             return Err(Decline::Incompressible);
@@ -336,7 +339,7 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
     }
     let end = match (&result, folio.slot(0)) {
         (Err(_), _) => LoadEnd::Failed,
-        (Ok(_), Some(slot)) if is_tight(state, sandbox) => {
+        (Ok(_), Some(slot)) if !keeps(state, sandbox) => {
             // The folio is locked: nobody loads or stores the slot until it is dirty.
             erase(state, slot);
             for counters in [Some(&state.counters), sandbox.map(|s| &s.counters)] {
@@ -357,7 +360,12 @@ pub(crate) fn load(state: &State, folio: Folio, inflight: &InFlight) -> Result {
     result.map(|_| ()).map_err(|_| EIO)
 }
 
-/// Whether so little is left of a bound that a page which is back in memory is better not kept twice.
+/// Whether the entry of a page that is back in memory stays: unless nobody wants that, or so little is left of
+/// a bound that a page is better not kept twice.
+fn keeps(state: &State, sandbox: Option<&Sandbox>) -> bool {
+    state.keep_on_load.load(Relaxed) != 0 && !is_tight(state, sandbox)
+}
+
 fn is_tight(state: &State, sandbox: Option<&Sandbox>) -> bool {
     state.max_bytes.is_near(pages::bytes())
         || sandbox.is_some_and(|sandbox| {
@@ -389,9 +397,7 @@ fn decode(state: &State, folio: &Folio) -> (Option<Owner>, Result<Loaded, LoadEr
     let out = unsafe { &mut *folio.address(0) };
     let work = &mut scratch.buffers.work;
     let result = engine::load(&Site::new(state), slot, work, &mut scratch.zstd, out);
-    let padded = |loaded: &Loaded| loaded.representation == Representation::Padded;
-    // A damaged one, too: what was brought back of it may be anything.
-    if result.as_ref().map_or(true, padded) {
+    if may_be_sensitive(&result) {
         scratch.wipe_after_decode();
     }
     (owner, result)
@@ -432,8 +438,22 @@ pub(crate) fn sample(
     let scratch = &mut *scratch;
     let work = &mut scratch.buffers.work;
     let loaded = engine::peek(&site, slot, work, &mut scratch.zstd, &mut buffers.page);
-    // The slot may be another sandbox's by now.
-    loaded.is_ok_and(|loaded| is_of_group(loaded.owner))
+    // The slot may be another sandbox's by now, a sensitive one's even.
+    if may_be_sensitive(&loaded) {
+        scratch.wipe_after_decode();
+    }
+    let good = loaded.is_ok_and(|loaded| is_of_group(loaded.owner));
+    if !good {
+        pages::zero(&mut buffers.page);
+    }
+    good
+}
+
+/// Whether something of a sensitive sandbox's page may be left in the scratch that it was decoded with. Of a
+/// damaged payload anything may have been brought back.
+fn may_be_sensitive(result: &Result<Loaded, LoadError>) -> bool {
+    let padded = |loaded: &Loaded| loaded.representation == Representation::Padded;
+    result.as_ref().map_or(true, padded)
 }
 
 fn trace_store(

@@ -3,10 +3,11 @@
 //! Not trying again and again what nothing makes smaller.
 //!
 //! To decline a page costs two tries of zstd, more than to write it to a fast device. Who has many such pages
-//! has them in rows: media, archives, ciphertext. So when the last [`STREAK`] pages of a sandbox were declined
-//! for that reason, a page that looks like noise and has no page of the template below it is declined at
-//! sight. Each [`TRIED`]-th of them is tried all the same, and one page that is stored ends the streak: what
-//! is wrongly taken for noise costs at most so many pages a place on the swap device.
+//! has them in rows: media, archives, ciphertext. So when the last [`STREAK`] folios of a sandbox were declined
+//! for that reason, one with a page that looks like noise and has no page of the template below it is declined
+//! at sight. Each [`TRIED`]-th of them is tried all the same, and one folio that is stored ends the streak: what
+//! is wrongly taken for noise costs at most so many folios a place on the swap device. With the second look
+//! off, when reclaim tries everything, a sibling's page that would have helped is not found either.
 //!
 //! Stores of a sandbox on several CPUs may each overwrite what another counts. It is a guess anyway.
 
@@ -14,14 +15,14 @@ use kernel::sync::atomic::{Atomic, Relaxed};
 
 use crate::codec::{looks_like_noise, Page, NOISE_SAMPLE, PAGE_SIZE};
 
-/// Pages in a row that make a streak.
+/// Folios in a row that make a streak.
 const STREAK: u32 = 16;
-/// One of so many pages of a streak is tried.
+/// One of so many folios of a streak is tried.
 const TRIED: u32 = 64;
 /// Parts of a page that are looked at.
 const PARTS: usize = 4;
 
-/// How many pages of a sandbox were declined in a row because nothing made them smaller.
+/// How many folios of a sandbox were declined in a row because nothing made one of their pages smaller.
 pub(crate) struct Streak(Atomic<u32>);
 
 impl Streak {
@@ -29,18 +30,18 @@ impl Streak {
         Self(Atomic::new(0))
     }
 
-    /// Whether there is a streak, in which the next page is not to be tried if it looks like noise.
+    /// Whether there is a streak, in which a page of the next folio is not to be tried if it looks like noise.
     pub(crate) fn lasts(&self) -> bool {
         let refused = self.0.load(Relaxed);
         refused >= STREAK && refused % TRIED != 0
     }
 
-    /// A page was declined, tried or not.
+    /// A folio was declined, tried or not.
     pub(crate) fn refused(&self) {
         self.0.store(next(self.0.load(Relaxed)), Relaxed);
     }
 
-    /// A page was stored.
+    /// A folio was stored.
     pub(crate) fn ends(&self) {
         // The line is shared by all CPUs: written only when it must be.
         if self.0.load(Relaxed) != 0 {

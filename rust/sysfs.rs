@@ -241,6 +241,7 @@ fn root_value(state: &State, attr: Attr) -> Option<Value<'static>> {
         attr::AGENTZIP_ATTR_second_look => state.second_look.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_second_look_percent => state.second_look_percent.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_prefetch => state.prefetch.load(Relaxed).into(),
+        attr::AGENTZIP_ATTR_keep_on_load => state.keep_on_load.load(Relaxed).into(),
         attr::AGENTZIP_ATTR_max_bytes => return Some(limit(&state.max_bytes)),
         attr::AGENTZIP_ATTR_kernel_btf => return Some(kernel_btf()),
         _ => return None,
@@ -376,6 +377,10 @@ fn set(kind: Kind, id: usize, attr: Attr, input: &[u8]) -> Result {
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_prefetch) => {
             state.prefetch.store(parse_switch(input)?, Relaxed);
             restore::kick();
+            Ok(())
+        }
+        (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_keep_on_load) => {
+            state.keep_on_load.store(parse_switch(input)?, Relaxed);
             Ok(())
         }
         (node_kind::AGENTZIP_NODE_ROOT, attr::AGENTZIP_ATTR_second_look_percent) => {

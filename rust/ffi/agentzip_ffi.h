@@ -348,6 +348,7 @@ enum agentzip_node_kind {
 	X(second_look, 0644)			\
 	X(second_look_percent, 0644)		\
 	X(prefetch, 0644)			\
+	X(keep_on_load, 0644)			\
 	/* root and sandboxes */		\
 	X(max_bytes, 0644)			\
 	/* stats and sandboxes */		\

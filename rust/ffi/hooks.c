@@ -28,10 +28,10 @@
  * before, and nothing need be looked at later.
  *
  * Race: a fault that saw zswap never set up may still be on its way to its large
- * folio when the hooks are there. For its load to meet an entry of ours, all its slots
- * must meanwhile be read singly, and one of these pages be stored by us in the same
- * slot. If so the fault is refused once. The page is not lost: the next access asks
- * for it alone.
+ * folio when the hooks are there. For its load to meet an entry of ours, one of its
+ * slots must meanwhile be read singly, and that page be stored by us in the same
+ * slot. If so the load is refused, and so is each fault on a page of this folio as long
+ * as it is in the swap cache, not uptodate. Reclaim drops it: no page is lost.
  */
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
@@ -173,17 +173,22 @@ struct hook {
  * function would otherwise go unnoticed. The handlers of pins.c change nothing
  * of a call, whoever else replaces the function.
  */
-static struct hook hooks[] = {
-	{ "unpin_user_page", 0,
-	  { .func = agentzip_unpin_page_handler, .flags = FTRACE_OPS_FL_PERMANENT } },
-	{ "unpin_user_folio", 0,
-	  { .func = agentzip_unpin_folio_handler, .flags = FTRACE_OPS_FL_PERMANENT } },
-	{ "zswap_invalidate", 0, { .func = invalidate_handler, .flags = HOOK_FLAGS } },
-	{ "zswap_load", 0, { .func = load_handler, .flags = HOOK_FLAGS } },
-	{ "zswap_store", 0, { .func = store_handler, .flags = HOOK_FLAGS } },
-};
+enum { UNPIN_PAGE, UNPIN_FOLIO, INVALIDATE, LOAD, STORE };
 
-enum { HOOK_INVALIDATE = 2 };
+static struct hook hooks[] = {
+	[UNPIN_PAGE] = { "unpin_user_page", 0,
+			 { .func = agentzip_unpin_page_handler,
+			   .flags = FTRACE_OPS_FL_PERMANENT } },
+	[UNPIN_FOLIO] = { "unpin_user_folio", 0,
+			  { .func = agentzip_unpin_folio_handler,
+			    .flags = FTRACE_OPS_FL_PERMANENT } },
+	[INVALIDATE] = { "zswap_invalidate", 0,
+			 { .func = invalidate_handler, .flags = HOOK_FLAGS } },
+	[LOAD] = { "zswap_load", 0,
+		   { .func = load_handler, .flags = HOOK_FLAGS } },
+	[STORE] = { "zswap_store", 0,
+		    { .func = store_handler, .flags = HOOK_FLAGS } },
+};
 
 /*
  * Address of a function's ftrace location: after its ENDBR, where a direct
@@ -249,7 +254,7 @@ int agentzip_hooks_arm(void)
 		}
 	}
 	static_call_update(agentzip_zswap_invalidate_call,
-			   (typeof(&zswap_invalidate_unresolved))hooks[HOOK_INVALIDATE].addr);
+			   (typeof(&zswap_invalidate_unresolved))hooks[INVALIDATE].addr);
 
 	for (i = 0; i < ARRAY_SIZE(hooks); i++) {
 		ret = hook_install(&hooks[i]);

@@ -6,8 +6,8 @@
  * areas of CMA, to hand them to devices. A folio with a reference that it cannot
  * account for cannot be migrated: taking its block offline is tried until a
  * signal comes, and an allocation of CMA fails. So who holds pages for long must
- * not hold those, and copies them instead; copies are allocated elsewhere. This is
- * the rule for long-term pins (folio_is_longterm_pinnable() in linux/mm.h), which
+ * not hold those, and copies them instead; copies are allocated elsewhere. The same
+ * holds for memory of devices. This is the rule for long-term pins (folio_is_longterm_pinnable() in linux/mm.h), which
  * modules cannot call: get_pfnblock_migratetype() is not exported. It is called as
  * zswap's functions are (hooks.c).
  *
@@ -74,5 +74,6 @@ static bool is_wanted_back(const struct folio *folio)
 
 bool agentzip_folio_may_stay(const struct folio *folio)
 {
-	return !folio_is_zone_movable(folio) && !is_wanted_back(folio);
+	return !folio_is_zone_movable(folio) &&
+	       !folio_is_zone_device(folio) && !is_wanted_back(folio);
 }

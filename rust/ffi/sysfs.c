@@ -72,7 +72,8 @@ AGENTZIP_ATTRS(DEFINE_ATTR)
 static struct attribute *root_attrs[] = {
 	A(abi_version), A(armed), A(draining), A(enabled),
 	A(max_bytes), A(max_distance), A(second_look),
-	A(second_look_percent), A(prefetch), A(recorder), A(kernel_btf), NULL,
+	A(second_look_percent), A(prefetch), A(keep_on_load), A(recorder),
+	A(kernel_btf), NULL,
 };
 
 static struct attribute *stats_attrs[] = {

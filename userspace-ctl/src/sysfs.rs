@@ -401,7 +401,7 @@ impl Sysfs {
                 group: read_word(directory.join("group"))?,
                 domain: read_word(directory.join("domain"))?,
                 attached: read_number(&directory.join("attached"))? != 0,
-                sensitive: read_number(&directory.join("sensitive"))? != 0,
+                sensitive: read_number_if_there(&directory.join("sensitive"))? != 0,
             })
         };
         unless_gone(&directory, read())
@@ -533,6 +533,14 @@ fn read_word(path: PathBuf) -> Result<String> {
     Ok(read_text(&path)?.trim().to_owned())
 }
 
+/// Reads a number that modules before version 5 of the interface do not show: 0 then.
+fn read_number_if_there(path: &Path) -> Result<u64> {
+    match read_number(path) {
+        Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::NotFound => Ok(0),
+        read => read,
+    }
+}
+
 fn read_limit(path: &Path) -> Result<Limit> {
     let text = read_text(path)?;
     text.trim().parse().map_err(|_| {
@@ -578,7 +586,7 @@ fn sandbox(directory: &Path, cgroup_id: u64) -> Result<Sandbox> {
         group: read_word(directory.join("group"))?,
         domain: read_word(directory.join("domain"))?,
         attached: number("attached")? != 0,
-        sensitive: number("sensitive")? != 0,
+        sensitive: read_number_if_there(&directory.join("sensitive"))? != 0,
         max_bytes: read_limit(&directory.join("max_bytes"))?,
         arena_bytes: number("arena_bytes")?,
         group_references: number("group_references")?,
@@ -602,8 +610,8 @@ fn page_counters(directory: &Path) -> Result<PageCounters> {
             let name = representation.name();
             Ok(Representation {
                 name: name.to_owned(),
-                pages: number(&format!("pages_{name}"))?,
-                bytes: number(&format!("bytes_{name}"))?,
+                pages: read_number_if_there(&directory.join(format!("pages_{name}")))?,
+                bytes: read_number_if_there(&directory.join(format!("bytes_{name}")))?,
             })
         })
         .collect::<Result<_>>()?;

@@ -78,6 +78,7 @@ fn info(ctx: &mut Ctx) -> Result<()> {
         ("enabled", 1),
         ("draining", 0),
         ("prefetch", 1),
+        ("keep_on_load", 1),
         ("recorder", 1),
     ] {
         let found = module::value(file)?;

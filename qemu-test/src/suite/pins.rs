@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{ensure, Result};
 
 use super::fixture::cgroup::Cgroup;
-use super::fixture::module::Counters;
+use super::fixture::module::{self, Counters};
 use super::fixture::puppet::{Puppet, Region, Way};
 use super::fixture::{host, mixed, page_out, Ctx};
 use super::runner::Test;
@@ -30,6 +30,7 @@ pub const TESTS: &[Test] = &[
     test!(registered_buffer),
     test!(registered_buffer_on_disk),
     test!(only_read),
+    test!(nothing_is_kept),
 ];
 
 /// Those that the debug kernel cannot run: it has no AF_ALG.
@@ -128,4 +129,33 @@ fn only_read(ctx: &mut Ctx) -> Result<()> {
         world.check()?;
     }
     Ok(())
+}
+
+/// With the switch off no page is clean after a load, so no write to one can be lost, whoever forgets to tell.
+fn nothing_is_kept(ctx: &mut Ctx) -> Result<()> {
+    const PAGES: usize = 512;
+    let mut world = ctx.world(PAGES)?;
+    world.store_mixed(1)?;
+    let switch = module::sysfs("keep_on_load");
+    let bad = std::fs::write(&switch, "2");
+    module::expect_errno("keep_on_load=2", bad, &[libc::EINVAL])?;
+    for (value, kept) in [("0", false), ("1", true)] {
+        host::write(&switch, value)?;
+        world.check()?;
+        let before = Counters::global()?;
+        world.page_out()?;
+        let stores = before.grown("stores")?;
+        // Some are of the process's own memory.
+        let right = match kept {
+            true => stores <= 64,
+            false => stores >= PAGES as u64,
+        };
+        ensure!(
+            right,
+            "keep_on_load={value}: {stores} stores of {PAGES} pages"
+        );
+        world.check()?;
+        world.page_out()?;
+    }
+    world.check()
 }

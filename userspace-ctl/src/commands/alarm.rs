@@ -145,7 +145,9 @@ fn aged(sandboxes: &[Listed]) -> Vec<Aged> {
 fn far_from_template(sandboxes: &[Listed]) -> Vec<FarFromTemplate> {
     let share = |listed: &Listed| {
         let pages = &listed.sandbox.pages;
-        (pages.stores >= MIN_STORES).then(|| pages.template_backed as f64 / pages.stores as f64)
+        // Of a sensitive one no page has anything to do with the template.
+        let counts = pages.stores >= MIN_STORES && !listed.sandbox.sensitive;
+        counts.then(|| pages.template_backed as f64 / pages.stores as f64)
     };
     let median = |of: &Listed| {
         let siblings = sandboxes.iter().filter(|other| {
@@ -222,6 +224,20 @@ mod tests {
             listed(4, "d", 0, 0),
         ];
         assert_eq!(ids(&cases), [1]);
+    }
+
+    #[test]
+    fn sensitive_ones_have_nothing_of_the_template() {
+        let mut group: Vec<Listed> = (1..4).map(|id| listed(id, "a", 2000, 1600)).collect();
+        for other in 4..8 {
+            let mut sensitive = listed(other, "a", 2000, 0);
+            sensitive.sandbox.sensitive = true;
+            group.push(sensitive);
+        }
+        assert_eq!(ids(&group), [] as [u64; 0]);
+        // Nor do they pull the median down.
+        group[1] = listed(2, "a", 2000, 780);
+        assert_eq!(ids(&group), [2]);
     }
 
     #[test]

@@ -95,8 +95,10 @@ fn mean(bytes: u64) -> String {
 fn groups(context: &Context) -> Result<BTreeMap<[String; 3], Group>> {
     let mut groups = BTreeMap::new();
     context.sysfs.module()?;
-    for sandbox in context.sysfs.sandboxes()? {
-        let group = groups.entry(key(&sandbox)).or_insert_with(|| Group {
+    let sandboxes = context.sysfs.sandboxes()?;
+    // A sensitive one is in none of them.
+    for sandbox in sandboxes.iter().filter(|sandbox| !sandbox.sensitive) {
+        let group = groups.entry(key(sandbox)).or_insert_with(|| Group {
             name: sandbox.group.clone(),
             domain: sandbox.domain.clone(),
             template: sandbox.template.clone(),
@@ -138,7 +140,7 @@ pub fn list(context: &Context) -> Result<List> {
 ///
 /// # Errors
 ///
-/// When it is no sandbox, or the module's files cannot be read.
+/// When it is no sandbox, or a sensitive one, or the module's files cannot be read.
 pub fn show(context: &Context, selector: &Selector) -> Result<List> {
     context.sysfs.module()?;
     let (cgroup_id, cgroup) = select(context, selector)?;
@@ -148,6 +150,12 @@ pub fn show(context: &Context, selector: &Selector) -> Result<List> {
             "not a sandbox; see: agentzip sandbox list",
         )
     })?;
+    if sandbox.sensitive {
+        return Err(Error::invalid(
+            sandbox_name(cgroup_id, cgroup.as_ref()),
+            "it is sensitive: in no group, and without a dictionary",
+        ));
+    }
     let group = groups(context)?.remove(&key(&sandbox));
     Ok(List(group.into_iter().collect()))
 }

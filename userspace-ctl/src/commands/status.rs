@@ -105,10 +105,10 @@ fn if_allowed<T>(read: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// What each group shares, by domain, name and template.
+/// What each group shares, by domain, name and template. Sensitive sandboxes are in none.
 fn groups<'a>(sandboxes: impl Iterator<Item = &'a Sandbox>) -> Vec<Group> {
     let mut groups = BTreeMap::new();
-    for sandbox in sandboxes {
+    for sandbox in sandboxes.filter(|sandbox| !sandbox.sensitive) {
         let key = (&sandbox.domain, &sandbox.group, &sandbox.template);
         let group = groups.entry(key).or_insert_with(|| Group {
             name: sandbox.group.clone(),
