@@ -1,15 +1,123 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Templates from files, ranges and signatures on a fake machine.
+//! Templates from processes and files, ranges and signatures on a fake machine.
 
 mod common;
 
 use std::path::Path;
 
-use agentzip_ctl::commands::{ranges, sandbox, status, template_add};
+use agentzip_ctl::commands::{ranges, sandbox, status, template, template_add};
 use agentzip_ctl::Signature;
 use common::{add_process, at, contains, machine, message, name, plain};
 use rustix::fs::{major, minor};
+
+#[test]
+fn template_from_a_process() {
+    let (trees, state, context) = machine();
+    trees.process(77, 'T', &[]);
+    trees.cgroup("holders", "77\n");
+    trees.write("cgroup/holders/memory.swap.max", "0\n");
+    trees.write("proc/77/cgroup", "0::/holders\n");
+    let added = add_process(&context, 77, None).unwrap();
+    assert_eq!(state.calls(), ["template_add 77 base -"]);
+    let ranges: Vec<(u64, u64)> = state
+        .ranges
+        .borrow()
+        .iter()
+        .map(|r| (r.start, r.end))
+        .collect();
+    assert_eq!(ranges, [(0x10000, 0x30000), (0x40000, 0x48000)]);
+    assert_eq!(added.warnings, Vec::<String>::new());
+    contains(
+        &added.to_string(),
+        &[
+            "template base (domain default) from process 77, 2 ranges",
+            "referenced     30  120.0 KiB",
+        ],
+    );
+}
+
+#[test]
+fn template_warns_of_a_bad_holder() {
+    let (trees, state, context) = machine();
+    trees.process(77, 'S', &[]);
+    let id = trees.cgroup("sb", "77\n");
+    trees.sandbox(id, true, 0);
+    trees.write("proc/77/cgroup", "0::/sb\n");
+    let added = add_process(&context, 77, Some("tenant")).unwrap();
+    assert_eq!(state.calls(), ["template_add 77 base tenant"]);
+    contains(
+        &added.to_string(),
+        &[
+            "not stopped (state S)",
+            "kill -STOP 77",
+            "lives in the sandbox /sb",
+            "/sb/memory.swap.max",
+        ],
+    );
+}
+
+#[test]
+fn template_add_explains_refusals() {
+    let (trees, state, context) = machine();
+    contains(
+        &message(add_process(&context, 5, None)),
+        &[
+            "template add base from process 5",
+            "there is no such process",
+        ],
+    );
+    trees.process(77, 'T', &[]);
+    state.errno.set(libc::EEXIST);
+    contains(
+        &message(add_process(&context, 77, None)),
+        &[
+            "a template of this name exists",
+            "agentzip template rm base",
+        ],
+    );
+    trees.write("proc/78/maps", "");
+    contains(
+        &message(add_process(&context, 78, None)),
+        &["process 78: has no private writable memory"],
+    );
+}
+
+#[test]
+fn template_rm_explains_refusals() {
+    let (trees, state, context) = machine();
+    state.errno.set(libc::ENOENT);
+    contains(
+        &message(template::remove(&context, &name("x"))),
+        &["there are no templates yet"],
+    );
+    trees.template("base", "default");
+    trees.template("other", "default");
+    contains(
+        &message(template::remove(&context, &name("x"))),
+        &[
+            "template rm x",
+            "no such template; known templates: base, other",
+        ],
+    );
+    trees.sandbox(412, true, 3);
+    state.errno.set(libc::EBUSY);
+    state.users.set(Some(1));
+    contains(
+        &message(template::remove(&context, &name("base"))),
+        &["in use by 1 sandbox (id:412)", "agentzip sandbox detach"],
+    );
+}
+
+#[test]
+fn template_rm_waits_for_sandboxes_on_their_way_out() {
+    let (trees, state, context) = machine();
+    trees.sandbox(412, false, 0);
+    state.errno.set(libc::EBUSY);
+    state.failures.set(Some(2));
+    template::remove(&context, &name("base")).unwrap();
+    assert_eq!(state.calls().len(), 3);
+}
 
 #[test]
 fn template_from_a_file() {

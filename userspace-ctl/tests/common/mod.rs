@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod daemon;
+
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io;
