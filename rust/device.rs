@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `/dev/agentzip`: ioctls, in and out. The interface is rust/uapi; what they do is in control.rs.
+//! `/dev/agentzip`: ioctls, in and out. The interface is rust/uapi; what they do is in control/.
 //!
 //! The device has mode 0600: only root opens it. Still every argument is hostile: sizes, pointers,
 //! names and numbers are checked before anything changes.

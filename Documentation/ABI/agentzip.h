@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * Control interface of /dev/agentzip: the C view of rust/uapi/src/lib.rs.
+ * Control interface of /dev/agentzip: the C view of rust/uapi/src.
  *
- * The Rust file is the definition; rust/uapi/tests/c_header.rs fails when this
- * one differs from it. What each command does, with every errno, is in
+ * The Rust files are the definition; rust/uapi/tests/c_header.rs fails when this
+ * one differs from them. What each command does, with every errno, is in
  * agentzip-ioctl.rst.
  *
  * Fields marked "in" are read by the kernel, "out" written by it. Reserved

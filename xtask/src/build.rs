@@ -194,7 +194,7 @@ pub fn module_lints(cache: &Cache) -> Result<()> {
     // From standard input rustfmt looks at one file and follows no `mod`; its --check then says
     // nothing in the exit status.
     let script = format!(
-        "for file in /agentzip/repo/rust/*.rs; do\n\
+        "for file in /agentzip/repo/rust/*.rs /agentzip/repo/rust/control/*.rs; do\n\
          rustfmt --edition 2021 <\"$file\" | diff -u \"$file\" -\ndone\n\
          clippy=1\n{MODULE_SCRIPT}"
     );
