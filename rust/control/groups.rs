@@ -20,24 +20,29 @@ const REFERENCE_SHARE: u64 = 2;
 
 /// Divides what reference pages may take: equally between the domains that have groups, and between
 /// the groups of a domain. Reference pages are charged to nobody, so that nobody should be able to
-/// take them all. The caller holds the control lock.
+/// take them all. Groups of sensitive sandboxes have none. The caller holds the control lock.
 pub(super) fn share_out(state: &State) {
     let bytes = state.max_bytes.get() / REFERENCE_SHARE;
     let rcu = rcu::read_lock();
-    for_each_group(state, &rcu, |group| group.domain.begin_count());
+    let for_each_open = |f: &mut dyn FnMut(&Group)| {
+        for_each_group(state, &rcu, |group| {
+            if !group.private {
+                f(group);
+            }
+        });
+    };
+    for_each_open(&mut |group| group.domain.begin_count());
     let mut domains: u64 = 0;
-    for_each_group(state, &rcu, |group| {
-        domains += u64::from(group.domain.count_group());
-    });
-    for_each_group(state, &rcu, |group| {
+    for_each_open(&mut |group| domains += u64::from(group.domain.count_group()));
+    for_each_open(&mut |group| {
         group.set_budget(bytes / domains.max(1) / group.domain.groups().max(1));
     });
 }
 
-/// Calls `f` with every group that can have reference pages.
+/// Calls `f` with every group.
 pub(super) fn for_each_group(state: &State, rcu: &rcu::Guard, mut f: impl FnMut(&Group)) {
     state.sandboxes.for_each(rcu, |id, sandbox| {
-        if sandbox.group.is_represented_by(id) && !sandbox.group.private {
+        if sandbox.group.is_represented_by(id) {
             f(&sandbox.group);
         }
     });
