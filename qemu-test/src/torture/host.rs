@@ -251,21 +251,29 @@ fn template(host: &mut Host<'_>) -> Result<Ended> {
 }
 
 fn dictionary_add(host: &mut Host<'_>) -> Result<Ended> {
+    let number = host.sandbox();
+    let id = host.shared.sandbox(number).id;
+    add_dictionary(host, id)
+}
+
+fn add_dictionary(host: &mut Host<'_>, id: u64) -> Result<Ended> {
     let pages = 1 + host.random.below(8);
     let first = host.random.below(64);
     let specs = (first..first + pages).map(|page| Spec::new(Kind::Text, page as u32));
     let content = dictionary::dictionary_of(specs);
-    let number = host.sandbox();
-    let id = host.shared.sandbox(number).id;
     let added = dictionary::add(&host.shared.ctx(), id, &content);
     // EPERM: it is sensitive.
     let no = [libc::ENOENT, libc::ENOSPC, libc::ENOMEM, libc::EPERM];
     ended(added.map_err(Into::into), &no)
 }
 
+/// Gives a group another dictionary, and retires it while payloads may need it, or the one before.
 fn dictionary_retire(host: &mut Host<'_>) -> Result<Ended> {
     let number = host.sandbox();
     let id = host.shared.sandbox(number).id;
+    if add_dictionary(host, id)? == Ended::Refused {
+        return Ok(Ended::Refused);
+    }
     let retired = dictionary::retire(&host.shared.ctx(), id);
     ended(retired.map_err(Into::into), &[libc::ENOENT])
 }
