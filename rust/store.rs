@@ -205,8 +205,8 @@ fn store_page(
     let index = folio.index().wrapping_add(i as u64);
     if sandbox.streak.lasts() {
         // The template is nothing to the pages of a sensitive one.
-        let based = !sandbox.is_sensitive()
-            && site.template_bases(owner, index, |bases| !bases.is_empty());
+        let based =
+            !sandbox.is_sensitive() && site.template_bases(owner, index, |bases| !bases.is_empty());
         // SAFETY: Page `i` of a folio that our caller keeps.
         if !based && unsafe { is_noise(folio.address(i)) } {
             return Err(Decline::Incompressible);

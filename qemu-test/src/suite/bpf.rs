@@ -186,7 +186,7 @@ fn find_function(btf: &[u8], function: &str) -> Result<Option<u32>> {
     while at < end {
         id += 1;
         let (name, info) = (strings + word(at)? as usize, word(at + 4)?);
-        let (kind, members) = (info >> 24 & 0x7f, (info & 0xff_ffff) as usize);
+        let (kind, members) = ((info >> 24) & 0x7f, (info & 0xff_ffff) as usize);
         if kind == FUNC {
             let name = btf.get(name..).context("BTF ends too early")?;
             let rest = name.strip_prefix(function.as_bytes());
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn functions_are_found_behind_other_types() {
         const INT: u32 = 1 << 24;
-        const PROTO: u32 = 13 << 24 | 1;
+        const PROTO: u32 = (13 << 24) | 1;
         const FUNC: u32 = 12 << 24;
         // Each type: name, info, size or type, what follows it.
         let types = [
