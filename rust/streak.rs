@@ -70,7 +70,11 @@ pub(crate) unsafe fn is_noise(page: *const Page) -> bool {
         let at = (PAGE_SIZE / PARTS).wrapping_mul(i);
         // SAFETY: The part lies within the page, which our caller keeps; the sample is ours.
         unsafe {
-            core::ptr::copy_nonoverlapping(page.cast::<u8>().wrapping_add(at), part.as_mut_ptr(), PART)
+            core::ptr::copy_nonoverlapping(
+                page.cast::<u8>().wrapping_add(at),
+                part.as_mut_ptr(),
+                PART,
+            )
         };
     }
     looks_like_noise(&sample)

@@ -112,12 +112,11 @@ pub fn main(args: Args) -> Result<ExitCode> {
     });
     write(&report)?;
     if args.accept {
-        let head: String = listed
-            .lines()
-            .filter(|l| l.starts_with('#'))
-            .map(|l| format!("{l}\n"))
-            .collect();
-        let text = head + &compare::accept(&without.results, &with.results, &expected);
+        let comments = listed
+            .split_inclusive('\n')
+            .filter(|line| line.starts_with('#'));
+        let text = comments.collect::<String>()
+            + &compare::accept(&without.results, &with.results, &expected);
         let path = paths::in_repo(EXPECTED);
         fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
         compare::parse(&text).context("differences need reasons: add them to the list")?;

@@ -155,7 +155,7 @@ impl Checked {
         // A call for any page copies them all.
         self.shared.copy.set(true);
         self.arena
-            .read_start(Place::from_bits(2 << 31 | 1 << 40), &mut [0]);
+            .read_start(Place::from_bits((2 << 31) | (1 << 40)), &mut [0]);
         let copies = self.shared.copies.borrow();
         let units = copies.iter().flat_map(|page| page.chunks_exact(UNIT_BYTES));
         units.filter(|found| **found == unit).count()
