@@ -76,7 +76,7 @@ impl Scratch {
 impl Drop for Buffers {
     fn drop(&mut self) {
         pages::zero(&mut self.page);
-        self.work.wipe_all(|buffer| pages::zero(buffer));
+        self.work.wipe_all(pages::zero);
     }
 }
 
