@@ -91,7 +91,7 @@ fn an_exec_makes_it_another_one() {
     assert!(before.resident().unwrap() > 0);
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     let mut after = hold(proc(), child.pid()).unwrap();
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         if after.text("cmdline").unwrap().starts_with("sleep") {
             break;
         }
