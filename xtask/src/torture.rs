@@ -61,7 +61,15 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let (cache, kernel) = setup::ensure_for(kernel == Kernel::Debug)?;
         let artifacts = build::all(&cache, kernel)?;
         println!("torture: {}, seed {seed}", kernel.title());
-        let (outcome, report) = run(&cache, &artifacts, kernel, args.minutes, seed, args.round)?;
+        let (outcome, report) = run(
+            &cache,
+            &artifacts,
+            kernel,
+            args.minutes,
+            seed,
+            args.round,
+            true,
+        )?;
         println!(
             "torture: {}, seed {seed}: {} passed, {} failed, {}",
             kernel.title(),
@@ -82,7 +90,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
 pub fn short(cache: &Cache, artifacts: &Artifacts, total: &mut Total) {
     let (minutes, seed) = SHORT;
     let what = format!("torture, {minutes} minutes, seed {seed}");
-    let ran = run(cache, artifacts, Kernel::Stock, minutes, seed, None);
+    let ran = run(cache, artifacts, Kernel::Stock, minutes, seed, None, false);
     match ran.and_then(|(outcome, report)| write(&sum(&[report])).map(|_| outcome)) {
         Ok(outcome) => total.add(&what, outcome.passed, outcome.failed),
         Err(error) => {
@@ -105,6 +113,7 @@ fn run(
     minutes: u64,
     seed: u64,
     round: Option<u64>,
+    patching: bool,
 ) -> Result<(Outcome, Value)> {
     // A round, and what is done before and after all of them.
     let rest = match kernel {
@@ -127,6 +136,9 @@ fn run(
     }
     if kernel == Kernel::Debug {
         guest.args.push("--debug".to_owned());
+    }
+    if !patching {
+        guest.args.push("--no-patching".to_owned());
     }
     let outcome = guest.boot(cache, artifacts, false)?;
     let path = outcome.file("torture.json")?;

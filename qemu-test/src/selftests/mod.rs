@@ -160,11 +160,6 @@ impl Module {
             template,
             device,
         } = self;
-        // A page in the swap cache may outlive its process, and keeps its slot until reclaim comes by. With no
-        // swap left there is no slot, so what is in the store then is lost.
-        for swap in host::swaps()? {
-            sys::swapoff(&swap).context("swapoff")?;
-        }
         let errors = Counters::global()?.get("load_errors")?;
         ensure!(errors == 0, "{errors} load errors");
         drop(template);

@@ -241,7 +241,7 @@ pub fn nothing_left(log: &mut KernelLog, dying_before: u64) -> Result<()> {
         "the sysfs tree outlives the module"
     );
     let what = format!("no more than {dying_before} dying cgroups");
-    host::wait_until(&what, std::time::Duration::from_secs(15), || {
+    host::wait_until(&what, std::time::Duration::from_secs(60), || {
         // Charged pages in per-CPU caches keep a removed cgroup; reclaim flushes them.
         host::drop_caches()?;
         Ok(cgroup::dying()? <= dying_before)

@@ -156,6 +156,9 @@ impl<'a> Host<'a> {
         longest: Duration,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<Option<T>> {
+        if !self.shared.recipe.patching {
+            return Ok(None);
+        }
         let emulated = std::env::var("AGENTZIP_ACCEL").as_deref() != Ok("kvm");
         let still = emulated.then(|| self.shared.pause(longest));
         if matches!(still, Some(None)) {
@@ -293,6 +296,9 @@ fn drain(host: &mut Host<'_>) -> Result<Ended> {
 
 /// Brings every page back, unloads the module and loads it anew, while the sandboxes go on.
 fn reload(host: &mut Host<'_>) -> Result<Ended> {
+    if !host.shared.recipe.patching {
+        return Ok(Ended::Refused);
+    }
     let daemon = host.daemon.take();
     let had_daemon = daemon.is_some();
     if let Some(daemon) = daemon {

@@ -65,6 +65,9 @@ pub struct Args {
     /// Ends with the first round that fails.
     #[arg(long)]
     first_failure: bool,
+    /// Nothing patches the kernel's code: an emulated processor may go on executing what was there.
+    #[arg(long)]
+    no_patching: bool,
     /// This is the debug kernel, and all its checkers must be at work.
     #[arg(long)]
     debug: bool,
@@ -201,7 +204,8 @@ fn one_round(
     log: &mut KernelLog,
 ) -> Result<Option<Wrong>> {
     let seed = Random::new(args.seed, round).next();
-    let recipe = Recipe::new(seed, fault::available());
+    let mut recipe = Recipe::new(seed, fault::available());
+    recipe.patching = !args.no_patching;
     let began = Instant::now();
     // That of the round before.
     let _ = std::fs::remove_file(COUNTS);

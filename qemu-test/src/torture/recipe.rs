@@ -28,6 +28,8 @@ pub struct Recipe {
     pub daemon: bool,
     /// The first sandbox is sensitive: its pages share nothing.
     pub sensitive: bool,
+    /// The kernel's code may be patched: tracers and probes come and go, and the module is loaded anew.
+    pub patching: bool,
     /// At the end of the round pages outlive the module.
     pub reload: bool,
     /// On a kernel that can: one of so many allocations of the module fails; 0: none.
@@ -48,6 +50,7 @@ impl Recipe {
             },
             daemon: random.chance(30),
             sensitive: random.chance(40),
+            patching: true,
             reload: random.chance(50),
             failing: match random.below(3) {
                 0 => 0,
