@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{ensure, Context, Result};
 
 use crate::suite::fixture::{controller, module};
+use crate::verdict::Tally;
 
 /// Options of `agentzip-guest refused`.
 #[derive(clap::Args)]
@@ -17,7 +18,7 @@ pub struct Args {
 }
 
 /// Tries to load the module.
-pub fn main(args: Args) -> Result<()> {
+pub fn main(args: Args) -> Result<Tally> {
     let loaded = module::load_as_is("");
     let errno = loaded.err().and_then(|error| error.raw_os_error());
     ensure!(
@@ -32,5 +33,8 @@ pub fn main(args: Args) -> Result<()> {
     for word in ["/dev/agentzip", "insmod"] {
         ensure!(complaint.contains(word), "no {word:?} in: {complaint}");
     }
-    Ok(())
+    Ok(Tally {
+        passed: 1,
+        failed: 0,
+    })
 }

@@ -6,10 +6,11 @@
  * areas of CMA, to hand them to devices. A folio with a reference that it cannot
  * account for cannot be migrated: taking its block offline is tried until a
  * signal comes, and an allocation of CMA fails. So who holds pages for long must
- * not hold those, and copies them instead; copies are allocated elsewhere. The same
- * holds for memory of devices. This is the rule for long-term pins (folio_is_longterm_pinnable() in linux/mm.h), which
- * modules cannot call: get_pfnblock_migratetype() is not exported. It is called as
- * zswap's functions are (hooks.c).
+ * not hold those, and copies them instead; copies are allocated elsewhere. The
+ * same holds for memory of devices. This is the rule for long-term pins
+ * (folio_is_longterm_pinnable() in linux/mm.h), which modules cannot call:
+ * get_pfnblock_migratetype() is not exported. It is called as zswap's functions
+ * are (hooks.c).
  *
  * The answer lasts as long as the caller's reference: zone and CMA belong to the
  * place, which a folio leaves by migration only. That its block is isolated passes;

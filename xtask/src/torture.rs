@@ -15,8 +15,24 @@ use crate::setup::Cache;
 use crate::test::Total;
 use crate::{paths, progress, setup, wrong};
 
-/// Minutes and seed of the run that is a part of all tests.
-const SHORT: (u64, u64) = (3, 1);
+/// What a run does.
+#[derive(Clone, Copy)]
+struct Choice {
+    minutes: u64,
+    seed: u64,
+    /// Only this round of the seed.
+    round: Option<u64>,
+    /// With what patches the kernel's code.
+    patching: bool,
+}
+
+/// The run that is a part of all tests.
+const SHORT: Choice = Choice {
+    minutes: 3,
+    seed: 1,
+    round: None,
+    patching: false,
+};
 
 /// Options of `cargo xtask torture`.
 #[derive(clap::Args)]
@@ -36,6 +52,10 @@ pub struct Args {
     /// On the stock kernel, then on the debug kernel with the next seed.
     #[arg(long, conflicts_with = "debug")]
     both: bool,
+    /// Without what patches the kernel's code: tracers, probes, BPF, unloading under load. An emulated processor
+    /// may execute what was there before, which ends the guest.
+    #[arg(long)]
+    no_patching: bool,
     /// Not the module as it is but wrong builds of it, each of which the torture must catch.
     #[arg(long, conflicts_with_all = ["debug", "both", "seed", "minutes"])]
     wrong: bool,
@@ -61,15 +81,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let (cache, kernel) = setup::ensure_for(kernel == Kernel::Debug)?;
         let artifacts = build::all(&cache, kernel)?;
         println!("torture: {}, seed {seed}", kernel.title());
-        let (outcome, report) = run(
-            &cache,
-            &artifacts,
-            kernel,
-            args.minutes,
+        let choice = Choice {
+            minutes: args.minutes,
             seed,
-            args.round,
-            true,
-        )?;
+            round: args.round,
+            patching: !args.no_patching,
+        };
+        let (outcome, report) = run(&cache, &artifacts, kernel, choice)?;
         println!(
             "torture: {}, seed {seed}: {} passed, {} failed, {}",
             kernel.title(),
@@ -88,9 +106,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
 
 /// The short run that is a part of all tests.
 pub fn short(cache: &Cache, artifacts: &Artifacts, total: &mut Total) {
-    let (minutes, seed) = SHORT;
-    let what = format!("torture, {minutes} minutes, seed {seed}");
-    let ran = run(cache, artifacts, Kernel::Stock, minutes, seed, None, false);
+    let what = format!("torture, {} minutes, seed {}", SHORT.minutes, SHORT.seed);
+    let ran = run(cache, artifacts, Kernel::Stock, SHORT);
     match ran.and_then(|(outcome, report)| write(&sum(&[report])).map(|_| outcome)) {
         Ok(outcome) => total.add(&what, outcome.passed, outcome.failed),
         Err(error) => {
@@ -110,10 +127,7 @@ fn run(
     cache: &Cache,
     artifacts: &Artifacts,
     kernel: Kernel,
-    minutes: u64,
-    seed: u64,
-    round: Option<u64>,
-    patching: bool,
+    choice: Choice,
 ) -> Result<(Outcome, Value)> {
     // A round, and what is done before and after all of them.
     let rest = match kernel {
@@ -123,21 +137,21 @@ fn run(
     let name = kernel.label("torture");
     let mut guest = Guest::new(&name, "torture");
     guest.kernel = kernel;
-    guest.limit = Duration::from_secs((minutes + rest) * 60);
+    guest.limit = Duration::from_secs((choice.minutes + rest) * 60);
     guest.silence = Duration::from_secs(rest * 60);
     let mut option = |name: &str, value: u64| {
         guest.args.push(name.to_owned());
         guest.args.push(value.to_string());
     };
-    option("--minutes", minutes);
-    option("--seed", seed);
-    if let Some(round) = round {
+    option("--minutes", choice.minutes);
+    option("--seed", choice.seed);
+    if let Some(round) = choice.round {
         option("--round", round);
     }
     if kernel == Kernel::Debug {
         guest.args.push("--debug".to_owned());
     }
-    if !patching {
+    if !choice.patching {
         guest.args.push("--no-patching".to_owned());
     }
     let outcome = guest.boot(cache, artifacts, false)?;

@@ -121,7 +121,7 @@ impl Wrong {
         guest.silence = Duration::from_secs(10 * 60);
         let args = match self.by {
             By::Suite(filter) => vec!["--debug", "--filter", filter],
-            By::Torture => vec!["--minutes", "5", "--first-failure"],
+            By::Torture => vec!["--minutes", "5", "--first-failure", "--no-patching"],
         };
         guest.args = args.into_iter().map(String::from).collect();
         guest

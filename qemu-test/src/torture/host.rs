@@ -56,7 +56,7 @@ const OPERATIONS: Table<Operation> = &[
     (("dictionary-add", dictionary_add), 6),
     (("dictionary-retire", dictionary_retire), 3),
     (("drain", drain), 3),
-    (("reload-under-load", reload), 1),
+    ((RELOAD, reload), 1),
     (("daemon-kill", daemon_kill), 3),
     (("swapoff", machine::swapoff), 2),
     (("zswap-switch", machine::zswap), 4),
@@ -73,20 +73,31 @@ const OPERATIONS: Table<Operation> = &[
     ((BPF, tracers::bpf), 4),
 ];
 
+const RELOAD: &str = "reload-under-load";
+/// Those that patch code which the kernel executes.
+const PATCHING: [&str; 5] = [
+    RELOAD,
+    "tracer-function",
+    "tracer-graph",
+    "tracer-kprobes",
+    BPF,
+];
 /// The operation that the debug kernel cannot do: it is built without BPF.
 const BPF: &str = "tracer-bpf";
 
-/// The names of those that this kernel can do.
+/// The names of all.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    count::names(OPERATIONS).filter(|name| !unavailable().contains(name))
+    count::names(OPERATIONS)
 }
 
-/// The names of those that it is built without.
-pub fn unavailable() -> &'static [&'static str] {
-    match bpf::available() {
-        true => &[],
-        false => &[BPF],
-    }
+/// The names of those that are left out: this kernel is built without, or nothing may patch its code.
+pub fn unavailable(patching: bool) -> Vec<&'static str> {
+    names()
+        .filter(|name| match PATCHING.contains(name) {
+            true => !patching || (*name == BPF && !bpf::available()),
+            false => false,
+        })
+        .collect()
 }
 
 impl<'a> Host<'a> {
@@ -113,9 +124,10 @@ impl<'a> Host<'a> {
     }
 
     fn work(&mut self) -> Result<()> {
+        let unavailable = unavailable(self.shared.recipe.patching);
         while Instant::now() < self.shared.end && !self.shared.failed.load(Ordering::Relaxed) {
             let (name, operation) = *self.random.weighted(OPERATIONS);
-            if unavailable().contains(&name) {
+            if unavailable.contains(&name) {
                 continue;
             }
             let ended = operation(self).with_context(|| format!("host, {name}"));
@@ -156,9 +168,6 @@ impl<'a> Host<'a> {
         longest: Duration,
         change: impl FnOnce() -> Result<T>,
     ) -> Result<Option<T>> {
-        if !self.shared.recipe.patching {
-            return Ok(None);
-        }
         let emulated = std::env::var("AGENTZIP_ACCEL").as_deref() != Ok("kvm");
         let still = emulated.then(|| self.shared.pause(longest));
         if matches!(still, Some(None)) {
@@ -296,9 +305,6 @@ fn drain(host: &mut Host<'_>) -> Result<Ended> {
 
 /// Brings every page back, unloads the module and loads it anew, while the sandboxes go on.
 fn reload(host: &mut Host<'_>) -> Result<Ended> {
-    if !host.shared.recipe.patching {
-        return Ok(Ended::Refused);
-    }
     let daemon = host.daemon.take();
     let had_daemon = daemon.is_some();
     if let Some(daemon) = daemon {
